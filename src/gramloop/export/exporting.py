@@ -7,8 +7,8 @@ import inspect
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ from gramloop.tasks.mask_segmenters import PaddedSegmenter
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor, before_renumbering
 from gramloop.util.files import TEMPORARY, UnwritableError, make_folder
-from gramloop.util.progress import Advance, progress_bar, tracked
+from gramloop.util.progress import progress_bar, tracked
 from gramloop.util.table import Table, TableRepr
 
 MAX_BATCH = 64  # every image has its own part of the graph
@@ -119,10 +119,16 @@ def export_model(
         batch: images at once.
         name: of the model, in the file.
     """
-    wanted = _Target(Path(path), format_of(Path(path), format), precision, batch)
-    images = wanted.check(calibration_images)
+    path = Path(path)
+    kind = format_of(path, format)
+    images = _calibration_files(calibration_images, path.parent, precision)
+    if not 1 <= batch <= MAX_BATCH:
+        raise GramLoopError(f"a batch is 1 to {MAX_BATCH} images, not {batch}")
+    if precision != "fp32" and kind == "pt2":
+        raise GramLoopError(f"{precision} is written as onnx or openvino, not as pt2")
+    check_packages(kind, path)
     stack, known = read_stack(mitigations or (), stats)
-    _written_filters(wanted.path, any(isinstance(each, PixelMitigation) for each in stack))
+    _written_filters(path, any(isinstance(each, PixelMitigation) for each in stack))
     with progress_bar("exporting", 4) as advance:
         given, name = _opened(model, task, name)
         advance("tracing the model")
@@ -130,7 +136,39 @@ def export_model(
             stack, known, given = given.stack, given.stats, given.predictor
         _check_mitigations(given, stack, known)
         subject = subject_of(given, (height, width), name)
-        return _Export(subject, stack, known, given, wanted, images).write(advance)
+        about = describe_export(subject, stack, known, batch, precision)
+        filters_before = [each for each in stack if isinstance(each, PixelMitigation)]
+        inside = tuple(each for each in stack if each not in filters_before)
+        predictor = given if isinstance(given, Predictor) else None
+        with torch.no_grad(), attach_stack(subject.root, inside, known, predictor=predictor):
+            examples = [subject.example(batch, kind=number) for number in (0, 1)]
+            expected = [_arrays(subject, each) for each in examples]
+            program = _traced(subject, examples[0])
+        advance(f"writing {kind}")
+
+        def calibrating() -> Iterator[NDArray[Any]]:
+            for file in tracked(images, "calibrating", len(images)):
+                pixels = read_image(file)
+                for each in filters_before:
+                    pixels = each.filtered(pixels, known)
+                yield subject.prepare(pixels, batch).numpy()
+
+        make_folder(path.parent)
+        try:
+            with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=path.parent) as folder:
+                place = Path(folder) / path.name
+                files = _written(program, place, kind, about, calibrating)
+                if filters_before:
+                    source = place.with_suffix(".py")
+                    source.write_text(filter_source(filters_before, known, path.name), encoding="utf-8")
+                    files = [source, *files]
+                advance("comparing it with the model")
+                difference = _compared(files[-1], path, about, examples, expected)
+                places = _moved(files, path)
+        except OSError as error:
+            raise UnwritableError(f"cannot write {path}: {error.strerror or error}") from error
+        advance()
+    return ExportedFile(path, kind, about, difference, tuple(places[:-1]))
 
 
 def format_of(path: Path, given: str | None) -> Format:
@@ -143,30 +181,18 @@ def format_of(path: Path, given: str | None) -> Format:
     return kind
 
 
-@dataclass(frozen=True)
-class _Target:
-    """The file that is asked for."""
-
-    path: Path
-    format: Format
-    precision: GraphPrecision
-    batch: int
-
-    def check(self, given: Sequence[str | Path] | str | Path) -> list[Path]:
-        """Refuse what cannot be written; the images that int8 is calibrated on."""
-        if not 1 <= self.batch <= MAX_BATCH:
-            raise GramLoopError(f"a batch is 1 to {MAX_BATCH} images, not {self.batch}")
-        if self.precision not in TOLERANCES:
-            raise GramLoopError(f"the precision is {', '.join(TOLERANCES)}, not {self.precision}")
-        if self.precision != "fp32" and self.format == "pt2":
-            raise GramLoopError(f"{self.precision} is written as onnx or openvino, not as pt2")
-        sources = [str(given)] if isinstance(given, str | Path) else [str(each) for each in given]
-        if bool(sources) != (self.precision == "int8"):
-            raise GramLoopError(
-                f"calibration images belong to int8, which needs a few dozen of them; the precision is {self.precision}"
-            )
-        check_packages(self.format, self.path)
-        return [each.path for each in find_images(sources, self.path.parent)] if sources else []
+def _calibration_files(
+    given: Sequence[str | Path] | str | Path, folder: Path, precision: GraphPrecision
+) -> list[Path]:
+    """The images that int8 is calibrated on."""
+    if precision not in TOLERANCES:
+        raise GramLoopError(f"the precision is {', '.join(TOLERANCES)}, not {precision}")
+    sources = [str(given)] if isinstance(given, str | Path) else [str(each) for each in given]
+    if bool(sources) != (precision == "int8"):
+        raise GramLoopError(
+            f"calibration images belong to int8, which needs a few dozen of them; the precision is {precision}"
+        )
+    return [each.path for each in find_images(sources, folder)] if sources else []
 
 
 def _check_mitigations(model: object, stack: Sequence[Mitigation], stats: CalibrationStats | None) -> None:
@@ -212,90 +238,42 @@ def open_backbone(spec: str, verify: bool = False) -> Any:
     return load_any_backbone(file, verify=verify)
 
 
-@dataclass(frozen=True)
-class _Export:
-    """A program with the mitigations that are attached to its model while it is traced."""
+def _written(
+    program: ExportedProgram,
+    place: Path,
+    kind: Format,
+    about: About,
+    images: Callable[[], Iterator[NDArray[Any]]],
+) -> list[Path]:
+    """The files of a program, the one that readers open last."""
+    precision, (name,) = about.settings.get("precision", "fp32"), about.input
+    convert = to_half if precision == "fp16" else None
+    if precision == "int8":
+        convert = partial(to_int8, name=name, images=images())
+    try:
+        return write_program(program, place, kind, about, convert)
+    except (GramLoopError, OSError):
+        raise
+    except Exception as error:
+        other = "" if kind == "pt2" else "; pt2 takes every model that torch can trace"
+        raise GramLoopError(
+            f"{about.model} cannot be written as {kind}: {first_line(error)}{other}"
+        ) from error
 
-    subject: ExportSubject
-    stack: tuple[Mitigation, ...]
-    stats: CalibrationStats | None
-    model: object
-    target: _Target
-    images: Sequence[Path]
 
-    def write(self, advance: Advance) -> ExportedFile:
-        """Trace the program, write it, compare the file with the model, and give it its name."""
-        subject, target, path = self.subject, self.target, self.target.path
-        described = describe_export(subject, self.stack, self.stats, target.batch, target.precision)
-        with torch.no_grad(), self._attached():
-            examples = [subject.example(target.batch, kind=number) for number in (0, 1)]
-            expected = [_arrays(subject, each) for each in examples]
-            program = _traced(subject, examples[0])
-        advance(f"writing {target.format}")
-        make_folder(path.parent)
-        try:
-            with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=path.parent) as folder:
-                files = self._written(program, Path(folder) / path.name, described)
-                advance("comparing it with the model")
-                difference = self._compared(files[-1], described, examples, expected)
-                places = _moved(files, path)
-        except OSError as error:
-            raise UnwritableError(f"cannot write {path}: {error.strerror or error}") from error
-        advance()
-        return ExportedFile(path, target.format, described, difference, tuple(places[:-1]))
-
-    def _attached(self) -> AbstractContextManager[object]:
-        predictor = self.model if isinstance(self.model, Predictor) else None
-        inside = tuple(each for each in self.stack if not isinstance(each, PixelMitigation))
-        return attach_stack(self.subject.root, inside, self.stats, predictor=predictor)
-
-    @property
-    def _filters(self) -> list[PixelMitigation]:
-        return [each for each in self.stack if isinstance(each, PixelMitigation)]
-
-    def _convert(self) -> Callable[[Path], Path] | None:
-        """What turns an ONNX file in float32 into one with fewer bits."""
-        if self.target.precision == "int8":
-            return lambda source: to_int8(source, self.subject.input_name, self._calibrating())
-        return to_half if self.target.precision == "fp16" else None
-
-    def _calibrating(self) -> Iterator[NDArray[Any]]:
-        for path in tracked(self.images, "calibrating", len(self.images)):
-            pixels = read_image(path)
-            for each in self._filters:
-                pixels = each.filtered(pixels, self.stats)
-            yield self.subject.prepare(pixels, self.target.batch).numpy()
-
-    def _written(self, program: ExportedProgram, place: Path, described: About) -> list[Path]:
-        kind = self.target.format
-        try:
-            files = write_program(program, place, kind, described, self._convert())
-        except (GramLoopError, OSError):
-            raise
-        except Exception as error:
-            other = "" if kind == "pt2" else "; pt2 takes every model that torch can trace"
-            raise GramLoopError(
-                f"{self.subject.name} cannot be written as {kind}: {first_line(error)}{other}"
-            ) from error
-        if not self._filters:
-            return files
-        source = place.with_suffix(".py")
-        source.write_text(filter_source(self._filters, self.stats, place.name), encoding="utf-8")
-        return [source, *files]
-
-    def _compared(
-        self, file: Path, described: About, examples: Sequence[Tensor], expected: Sequence[Arrays]
-    ) -> float:
-        """How much the file differs from the model; refused where that is too much."""
-        run, most = open_program(file, described), TOLERANCES[self.target.precision]
-        pairs = zip(examples, expected, strict=True)
-        difference = max(largest_difference(wanted, run(each.numpy()), most) for each, wanted in pairs)
-        if not (difference <= most and isfinite(difference)):
-            raise GramLoopError(
-                f"{self.target.path} was not written: as {self.target.format}, {self.subject.name} differs from the model "
-                f"in torch by {difference:.1e}, more than {most:g}"
-            )
-        return difference
+def _compared(
+    file: Path, path: Path, about: About, examples: Sequence[Tensor], expected: Sequence[Arrays]
+) -> float:
+    """How much the file differs from the model; refused where that is too much."""
+    run, most = open_program(file, about), TOLERANCES[about.settings.get("precision", "fp32")]
+    pairs = zip(examples, expected, strict=True)
+    difference = max(largest_difference(wanted, run(each.numpy()), most) for each, wanted in pairs)
+    if not (difference <= most and isfinite(difference)):
+        raise GramLoopError(
+            f"{path} was not written: as {format_of(path, None)}, {about.model} differs from the model in torch by "
+            f"{difference:.1e}, more than {most:g}"
+        )
+    return difference
 
 
 def _arrays(subject: ExportSubject, images: Tensor) -> Arrays:
@@ -326,9 +304,6 @@ def _moved(files: list[Path], path: Path) -> list[Path]:
         if old is not None and old not in places:
             old.unlink(missing_ok=True)
     return places
-
-
-# filters on pixels, as a Python file of numpy and OpenCV alone next to a model
 
 
 def filter_source(stack: Sequence[PixelMitigation], stats: CalibrationStats | None, name: str) -> str:
@@ -364,9 +339,6 @@ def _written_filters(model: Path, wanted: bool) -> Path | None:
             f"{path} is code of yours, and the filters would replace it; choose another name for {model.name}"
         )
     return path if ours else None
-
-
-# files that are read back
 
 
 class ExportedModel(TableRepr):

@@ -205,7 +205,9 @@ def load_weights(
                 f"{checkpoint.path} holds {plan[target].name} as {str(stored).removeprefix('torch.')}; it must be "
                 "floating-point, such as float32"
             )
-    for group in _groups(checkpoint, plan, dtype, device):
+    kinds = {kind for kind in checkpoint.dtypes.values() if kind.is_floating_point}
+    converted = device.type != "meta" and (device.type != "cpu" or not kinds <= {dtype})
+    for group in _groups(checkpoint, list(plan), converted):
         tensors, loaded = checkpoint.open(), {}
         for target in group:
             entry = plan[target]
@@ -262,16 +264,9 @@ def refuse_unsound(model: nn.Module, path: Path) -> None:
         refuse_infinite(name, value, path)
 
 
-def _groups(
-    checkpoint: Checkpoint, plan: LoadPlan, dtype: torch.dtype, device: torch.device
-) -> Iterable[list[str]]:
-    """The targets of a plan in groups, for each of which the file is mapped again, with a progress bar.
-
-    One group where the file is small, or its tensors can be used as they are.
-    """
-    targets, kinds = list(plan), {kind for kind in checkpoint.dtypes.values() if kind.is_floating_point}
-    small = sum(math.prod(shape) for shape in checkpoint.shapes.values()) < _SMALL
-    if small or device.type == "meta" or (device.type == "cpu" and kinds <= {dtype}):
+def _groups(checkpoint: Checkpoint, targets: list[str], converted: bool) -> Iterable[list[str]]:
+    """The tensors of a large file that is converted in groups, with a progress bar: the file is mapped again for each."""
+    if not converted or sum(math.prod(shape) for shape in checkpoint.shapes.values()) < _SMALL:
         return [targets]
     step = -(-len(targets) // _GROUPS)
     groups = [targets[start : start + step] for start in range(0, len(targets), step)]

@@ -58,11 +58,6 @@ class PMTShape:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden", self.hidden or self.channels)
-        sizes = (self.channels, self.head_dim, self.queries, self.classes, self.layers, self.taps)
-        if min(sizes) < 1 or self.channels % self.head_dim or self.channels % 2:
-            raise GramLoopError(
-                f"a PMT head needs positive sizes and channels that heads and 2 divide, not {self}"
-            )
 
 
 class PMTHead(nn.Module):
