@@ -72,7 +72,7 @@ def views_of(predictor: object, size: Size) -> int:
         return sum(len(crops) for crops in predictor._crops(*shown))
     if isinstance(predictor, Detector):
         patch = predictor.backbone.shape.patch
-        layout = WindowLayout.of(*input_size(*size, predictor.config, patch), predictor.model.windows, patch)
+        layout = WindowLayout.of(*input_size(*size, predictor.config, patch), patch)
         return 1 + len(layout.rows) * len(layout.columns)
     return 2 if isinstance(predictor, DepthEstimator) and predictor.config.flip else 1
 

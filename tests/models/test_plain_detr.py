@@ -180,9 +180,7 @@ def test_refinement_moves_by_the_size_scales_by_the_exponential_and_stays_inside
 def test_proposals_on_padding_or_outside_the_size_limits_carry_nothing():
     padding = torch.zeros(1, 8, 8, dtype=torch.bool)
     padding[:, :, 4:] = True
-    memory, boxes, valid_size = propose(
-        torch.ones(1, 32, 8, 8), padding, stride_projections(32), smallest=50.0
-    )
+    memory, boxes, valid_size = propose(torch.ones(1, 32, 8, 8), padding, stride_projections(32))
     assert valid_size.tolist() == [[64, 128]]
     usable = memory.detach().abs().sum(-1)[0] > 0
     boxes = boxes[0]

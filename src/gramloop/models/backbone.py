@@ -22,10 +22,6 @@ ROPE_THETA = 100.0
 MOST_TOKENS = 1 << 15  # 2048 x 4096 pixels in patches of 16; without a GPU more take minutes to hours
 
 
-class TooManyTokensError(GramLoopError):
-    """An image of which the ViT would see more patches at once than `MOST_TOKENS`."""
-
-
 @dataclass(frozen=True)
 class BackboneShape:
     """The sizes that distinguish one DINO ViT from another."""
@@ -274,7 +270,7 @@ def refuse_many_tokens(rows: int, columns: int, what: str, advice: str = "") -> 
     tokens = rows * columns
     if tokens > MOST_TOKENS:
         memory = 4 * tokens**2 / 1e9
-        raise TooManyTokensError(
+        raise GramLoopError(
             f"{what} becomes {tokens:,} tokens at once ({columns:,} x {rows:,} patches), more than "
             f"{MOST_TOKENS:,}: in every head of every block attention would weigh {tokens**2:.1e} pairs, "
             f"{memory:,.0f} GB if held together; {advice or 'crop it or resize it to fewer pixels'}"

@@ -31,11 +31,11 @@ DETECTOR_BACKBONE = "backbone.0._backbone.backbone."  # the backbone's names in 
 ViewFeatures = Callable[[Tensor, Tensor], Sequence[Tensor]]
 
 
-def window_spans(side: int, count: int = 3, patch: int = 16) -> tuple[tuple[int, int], ...]:
+def window_spans(side: int, patch: int = 16) -> tuple[tuple[int, int], ...]:
     """Where the windows along one side begin and end, in pixels."""
     if side < patch or side % patch:
         raise GramLoopError(f"a side of {side} pixels has no whole patches: it must be a multiple of {patch}")
-    for parts in range(count, 1, -1):
+    for parts in (3, 2):
         length = -(-(side // parts) // patch) * patch
         starts = [part * length for part in range(parts)]
         if starts[-1] < side:
@@ -52,9 +52,9 @@ class WindowLayout:
     patch: int = 16
 
     @classmethod
-    def of(cls, height: int, width: int, count: int = 3, patch: int = 16) -> WindowLayout:
-        """The layout of an image; ``count`` windows along each side where they fit."""
-        return cls(window_spans(height, count, patch), window_spans(width, count, patch), patch)
+    def of(cls, height: int, width: int, patch: int = 16) -> WindowLayout:
+        """The layout of an image."""
+        return cls(window_spans(height, patch), window_spans(width, patch), patch)
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -92,11 +92,10 @@ class WindowLayout:
 class WindowedDetector(nn.Module):
     """Images in, logits and boxes out; sides must be multiples of the patch size."""
 
-    def __init__(self, backbone: Backbone, head: PlainDetr, windows: int = 3) -> None:
+    def __init__(self, backbone: Backbone, head: PlainDetr) -> None:
         super().__init__()
         self.backbone = backbone
         self.head = head
-        self.windows = windows
         self.taps = quarter_ends(backbone.shape.depth)
         self.eval()
 
@@ -142,7 +141,7 @@ class WindowedDetector(nn.Module):
     def layout(self, images: Tensor) -> WindowLayout:
         """The windows of these images."""
         height, width = images.shape[-2:]
-        return WindowLayout.of(height, width, self.windows, self.backbone.shape.patch)
+        return WindowLayout.of(height, width, self.backbone.shape.patch)
 
     def released_shapes(self) -> Shapes:
         """Every name with its shape as the released detector has it, backbone and aliases included."""

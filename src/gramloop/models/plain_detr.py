@@ -18,6 +18,7 @@ from gramloop.models.checkpoint import Checkpoint
 
 STRIDES = (8, 16, 32, 64)  # of the proposals
 _STRIDE = 16  # of the feature map
+_SMALLEST = 50.0  # side of a proposal at the finest stride, in pixels
 _PADDING_BIAS = -100.0
 # One query's bias holds heads x h x w numbers: 1,500 queries of a 2048 x 2730 image would need 1 GB at once.
 _QUERIES_AT_ONCE = 256
@@ -38,7 +39,6 @@ class PlainDetrConfig:
     rpe_hidden: int = 512
     queries: int = 1500  # used at inference; a file stores as many again for training
     classes: int = 91
-    smallest_proposal: float = 50.0  # pixels
 
 
 def centre_to_corners(boxes: Tensor) -> Tensor:
@@ -127,10 +127,8 @@ def stride_projections(width: int) -> nn.ModuleList:
     )
 
 
-def propose(
-    memory: Tensor, padding: Tensor, projections: nn.ModuleList, smallest: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Spread ``memory`` (B, C, h, w) over all strides; squares of ``smallest`` pixels and its doublings.
+def propose(memory: Tensor, padding: Tensor, projections: nn.ModuleList) -> tuple[Tensor, Tensor, Tensor]:
+    """Spread ``memory`` (B, C, h, w) over all strides; squares of 50 pixels and its doublings.
 
     A candidate counts when it lies on valid ground and its centre and size are within 1 to 99 % of the image.
 
@@ -143,7 +141,7 @@ def propose(
     maps = [projections[level](memory) for level in levels]
     ground = [F.interpolate(padding[:, None].float(), size=each.shape[-2:])[:, 0].bool() for each in maps]
     squares = [
-        _squares(each, STRIDES[level], smallest * 2**level) for level, each in zip(levels, maps, strict=True)
+        _squares(each, STRIDES[level], _SMALLEST * 2**level) for level, each in zip(levels, maps, strict=True)
     ]
     boxes = torch.cat(squares)  # (n, 4)
     finest = ground[0]
@@ -336,8 +334,7 @@ class PlainDetr(nn.Module):
     def _best_proposals(self, memory: Tensor, padding: Tensor) -> tuple[Tensor, Tensor]:
         """The boxes (B, n, 4) that class 0 of the last head ranks highest, and the valid size (B, 2)."""
         parts = self.transformer
-        smallest = self.config.smallest_proposal
-        spread, squares, valid_size = propose(memory, padding, parts.enc_output_proj, smallest)
+        spread, squares, valid_size = propose(memory, padding, parts.enc_output_proj)
         content = parts.enc_output_norm(parts.enc_output(spread))
         boxes = refine(squares, self.bbox_embed[-1](content), valid_size)
         ranks = self.class_embed[-1](content)[..., 0]

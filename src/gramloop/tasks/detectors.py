@@ -115,7 +115,7 @@ class Detector(ViTPredictor[Detection]):
 
     def _largest_view(self, height: int, width: int) -> tuple[int, int]:
         patch = self.backbone.shape.patch
-        layout = WindowLayout.of(*input_size(height, width, self.config, patch), self.model.windows, patch)
+        layout = WindowLayout.of(*input_size(height, width, self.config, patch), patch)
         return layout.rows[0][1], layout.columns[0][1]  # the overview has the size of the first window
 
     def _finish(
