@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -230,39 +230,6 @@ class DecoderLayer(nn.TransformerEncoderLayer):
         return content + self.linear2(F.relu(self.linear1(self.norm3(content))))  # type: ignore[no-any-return]
 
 
-class Decoder(nn.Module):
-    """Layers that refine their boxes one after the other.
-
-    The class and box heads belong to the detector; released files name them a second time, here.
-    """
-
-    def __init__(self, config: PlainDetrConfig, classify: nn.ModuleList, locate: nn.ModuleList) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
-        self.final_layer_norm = nn.LayerNorm(config.width)
-        self.class_embed = classify
-        self.bbox_embed = locate
-
-    def forward(
-        self,
-        content: Tensor,
-        positions: Tensor,
-        boxes: Tensor,
-        memory: Tensor,
-        memory_positions: Tensor,
-        padding: Tensor,
-        valid_size: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        """Logits (B, n, classes) and boxes (B, n, 4; cxcywh) after the last layer."""
-        keys = memory + memory_positions
-        normed = content
-        for layer, locate in zip(self.layers, self.bbox_embed, strict=False):
-            content = layer(content, positions, boxes, keys, memory, padding)
-            normed = self.final_layer_norm(content)
-            boxes = refine(boxes, locate(normed), valid_size)
-        return self.class_embed[len(self.layers) - 1](normed), boxes
-
-
 class BoxMlp(nn.Module):
     """Three layers from a query to its four box deltas."""
 
@@ -275,26 +242,6 @@ class BoxMlp(nn.Module):
         return last(F.relu(second(F.relu(first(content)))))  # type: ignore[no-any-return]
 
 
-class _Transformer(nn.Module):
-    """Everything the released files keep under ``transformer``."""
-
-    def __init__(self, config: PlainDetrConfig, classify: nn.ModuleList, locate: nn.ModuleList) -> None:
-        super().__init__()
-        width = config.width
-        self.level_embed = nn.Parameter(torch.zeros(1, width))
-        layers = nn.ModuleList(
-            EncoderLayer(width, config.heads, config.encoder_feedforward, batch_first=True)
-            for _ in range(config.encoder_layers)
-        )
-        self.encoder = nn.ModuleDict({"layers": layers})  # without a final norm
-        self.decoder = Decoder(config, classify, locate)
-        self.enc_output = nn.Linear(width, width)
-        self.enc_output_norm = nn.LayerNorm(width)
-        self.enc_output_proj = stride_projections(width)
-        self.pos_trans = nn.Linear(2 * width, 2 * width)
-        self.pos_trans_norm = nn.LayerNorm(2 * width)
-
-
 class PlainDetr(nn.Module):
     """Plain-DETR without its backbone; its state dict has the names of a released head, aliases included."""
 
@@ -304,10 +251,29 @@ class PlainDetr(nn.Module):
         heads = config.decoder_layers + 1  # the last one scores the proposals
         self.class_embed = nn.ModuleList(nn.Linear(config.width, config.classes) for _ in range(heads))
         self.bbox_embed = nn.ModuleList(BoxMlp(config.width) for _ in range(heads))
-        self.transformer = _Transformer(config, self.class_embed, self.bbox_embed)
+        self.transformer = self._transformer()
         self.query_embed = nn.Embedding(2 * config.queries, config.width)
         project = nn.Sequential(nn.Conv2d(config.channels, config.width, 1), nn.GroupNorm(32, config.width))
         self.input_proj = nn.ModuleList([project])
+
+    def _transformer(self) -> Any:
+        """Everything the released files keep under ``transformer``, the class and box heads a second time."""
+        config, width = self.config, self.config.width
+        made: Any = nn.Module()
+        made.level_embed = nn.Parameter(torch.zeros(1, width))
+        sizes = width, config.heads, config.encoder_feedforward
+        encoder = [EncoderLayer(*sizes, batch_first=True) for _ in range(config.encoder_layers)]
+        made.encoder = nn.ModuleDict({"layers": nn.ModuleList(encoder)})  # without a final norm
+        made.decoder = nn.Module()
+        made.decoder.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
+        made.decoder.final_layer_norm = nn.LayerNorm(width)
+        made.decoder.class_embed, made.decoder.bbox_embed = self.class_embed, self.bbox_embed
+        made.enc_output = nn.Linear(width, width)
+        made.enc_output_norm = nn.LayerNorm(width)
+        made.enc_output_proj = stride_projections(width)
+        made.pos_trans = nn.Linear(2 * width, 2 * width)
+        made.pos_trans_norm = nn.LayerNorm(2 * width)
+        return made
 
     def forward(self, features: Tensor, padding: Tensor) -> tuple[Tensor, Tensor]:
         """Logits (B, n, classes) and boxes (B, n, 4; cxcywh in pixels of the padded input).
@@ -320,15 +286,18 @@ class PlainDetr(nn.Module):
         # a traced graph cannot branch on values; a mask that hides nothing changes nothing
         hidden = padding.flatten(1) if torch.compiler.is_compiling() or bool(padding.any()) else None
         memory = maps.flatten(2).transpose(1, 2)
-        for layer in cast(nn.ModuleList, self.transformer.encoder["layers"]):
+        for layer in self.transformer.encoder["layers"]:
             memory = layer(memory, positions, hidden)
         boxes, valid_size = self._best_proposals(memory.transpose(1, 2).reshape_as(maps), padding)
         content = self.query_embed.weight[: boxes.shape[1]].expand(len(boxes), -1, -1)
         code = self.transformer.pos_trans(box_positions(boxes, self.config.width // 2))
         where = self.transformer.pos_trans_norm(code)[..., : self.config.width]
-        logits, boxes = self.transformer.decoder(
-            content, where, boxes, memory, positions, padding, valid_size
-        )
+        decoder, keys, normed = self.transformer.decoder, memory + positions, content
+        for layer, locate in zip(decoder.layers, self.bbox_embed, strict=False):
+            content = layer(content, where, boxes, keys, memory, padding)
+            normed = decoder.final_layer_norm(content)
+            boxes = refine(boxes, locate(normed), valid_size)
+        logits: Tensor = self.class_embed[len(decoder.layers) - 1](normed)
         return logits, boxes
 
     def _best_proposals(self, memory: Tensor, padding: Tensor) -> tuple[Tensor, Tensor]:
