@@ -100,9 +100,7 @@ def test_what_cannot_be_is_told_in_one_sentence(tmp_path):
         load_predictor("instance", {"head": head})
     with pytest.raises(GramLoopError, match="which of the 7 classes of this head are things is not known"):
         load_predictor("panoptic", files)
-    with pytest.raises(
-        GramLoopError, match="has no setting short_side; how it is shown images is said by side, keep"
-    ):
+    with pytest.raises(GramLoopError, match="has no setting short_side; its settings are side, keep"):
         load_predictor("instance", files, {"short_side": 64})
     with pytest.raises(GramLoopError, match="holds none of the supported heads"):
         load_predictor(None, {"head": backbone})

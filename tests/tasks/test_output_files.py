@@ -22,7 +22,9 @@ def folder(tmp_path):
         "inner/c.JPEG",
         "notes.txt",
         ".hidden.png",
-        "a.replayed.png",
+        "a.baseline.png",
+        "a.mitigated.png",
+        "a.diagnosis.png",
         "a.picture.png",
     ):
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -38,7 +40,7 @@ def test_a_folder_stands_for_the_images_below_it(folder):
     files = find_images([str(folder)], Path("out"))
     assert [file.path.name for file in files] == ["a.png", "b.jpg", "c.JPEG"]
     assert names(files, "out") == ["a", "b", "inner/c"]
-    assert files[2].result("replayed", ".json") == Path("out/inner/c.replayed.json")
+    assert files[2].result("mitigated", ".json") == Path("out/inner/c.mitigated.json")
 
 
 def test_files_and_globs_and_no_image_twice(folder):

@@ -62,11 +62,7 @@ def diagnose_command(options: DiagnoseOptions) -> CommandResult:
     from gramloop.util.files import make_folder
 
     shifts = _shifts(options.shift, options.severity)
-    files = [
-        file
-        for file in find_images(options.images, options.out)
-        if not file.path.name.endswith(f".{_VERSION}.png")
-    ]
+    files = find_images(options.images, options.out)
     note_embedded(options.model, [file.path for file in files])
     name, diagnose_image = _model(options)
     make_folder(options.out)

@@ -1,12 +1,12 @@
-"""Models of one's own: a torch module or a function as a predictor, and what ``FILE.py:make`` returns.
+"""Custom models: a torch module or a function as a predictor, and what ``FILE.py:make`` returns.
 
 ``make`` returns one of three forms. A `Predictor` is taken as it is. A torch module has ``preprocess`` (pixels -> what it
 is called with) and ``postprocess`` (what it returned, the image's size -> a prediction); it is replayed where one ViT is
 inside. Any other callable takes pixels (H, W, 3) uint8 and returns a prediction; it cannot be replayed. ``task`` and
 ``classes`` are attributes of what is returned, or of ``make``.
 
-Nothing is known of how a module's head reads its ViT: a pair runs the model twice, and its blocks remember the first time
-(`reusing_blocks`), so that it costs no more than a pair of the predictors that know their taps.
+How a module's head reads its ViT is not known, so a pair runs the model twice; its blocks remember the first run
+(`reusing_blocks`), and the pair costs no more than one of the predictors that know their taps.
 """
 
 from __future__ import annotations
@@ -375,7 +375,7 @@ def _of_file(path: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     if str(path.parent.resolve()) not in sys.path:
-        sys.path.append(str(path.parent.resolve()))  # what lies beside it can be imported, as for a script
+        sys.path.append(str(path.parent.resolve()))  # modules in its folder can be imported, as for a script
     sys.modules[name] = module  # classes of it can be pickled, and dataclasses look themselves up
     try:
         spec.loader.exec_module(module)

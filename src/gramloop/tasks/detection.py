@@ -364,7 +364,7 @@ def fuse_boxes(
 
     Boxes of one class that overlap become one, the mean of their corners weighted by score. Its score is the sum of
     theirs over the number of views, so a box that only one view holds counts less. A fused box takes at most one box of
-    each view: what a detector kept apart stays apart.
+    each view: boxes that a detector kept separate stay separate.
 
     Args:
         boxes: (n, 4), left, top, right, bottom.

@@ -1,4 +1,4 @@
-"""What a replay does in one image: drift, gate and what is left of the drift, as numbers and as a figure.
+"""What a replay does in one image: drift, gate and the drift that remains, as numbers.
 
 diagnosis = diagnose(model, pixels, ReplayConfig(window=(8, 10)))
 diagnosis.as_json()
@@ -50,7 +50,7 @@ class Diagnosis:
     post_drift: (
         NDArray[np.float32] | None
     )  # (h, w) of the accepted state; None where update and probe lie apart
-    cost: Cost  # of the replay without looking inside
+    cost: Cost  # of the replay without the diagnosis
 
     @property
     def grid(self) -> tuple[int, int]:

@@ -52,24 +52,24 @@ _ATOMS = (type(None), int, float, complex, bytes, bytearray, range, types.Ellips
 
 # models in memory
 
-_held: dict[str, AnyPredictor] = {}
+_in_memory: dict[str, AnyPredictor] = {}
 _numbers = count(1)
 
 
 def hold_model(predictor: AnyPredictor) -> dict[str, str]:
-    """The files of a model, as `gramloop.tasks.load_predictor` takes them, for one that lies in no file."""
+    """Keep a model that is in no file, and return what `gramloop.tasks.load_predictor` takes for it."""
     name = f"{name_of(predictor)} #{next(_numbers)}"
-    _held[name] = predictor
+    _in_memory[name] = predictor
     return {"object": name}
 
 
 def held_model(name: str) -> AnyPredictor:
-    """The model that was held under a name."""
-    if name not in _held:
+    """The model that `hold_model` kept under a name."""
+    if name not in _in_memory:
         raise GramLoopError(
             "the model of this evaluation is an object of the program that began it; call gramloop.evaluate there again"
         )
-    return _held[name]
+    return _in_memory[name]
 
 
 # content and behaviour together

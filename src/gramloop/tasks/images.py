@@ -1,4 +1,4 @@
-"""Images as tasks take them: a path, a PIL image or an array, of any common kind, become RGB.
+"""Reading, resizing and normalising images: a path, a PIL image or an array of any common kind becomes RGB.
 
 Rotation by EXIF is applied, 16 bits are scaled to 8, and transparency is laid on white.
 """
@@ -48,7 +48,7 @@ SATELLITE = Normalisation((0.430, 0.411, 0.296), (0.213, 0.156, 0.143))  # model
 
 
 def normalisation_of(weights: str | Path, otherwise: Normalisation = WEB) -> Normalisation:
-    """What a backbone was trained with: models of satellite images have ``sat493m`` in the name of their file."""
+    """The normalisation that a backbone was trained with; files of satellite models have ``sat493m`` in their name."""
     return SATELLITE if "sat493m" in str(Path(weights).absolute()) else otherwise
 
 
@@ -186,7 +186,7 @@ def _to_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
 SUFFIXES = frozenset(
     [".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"]
 )
-VERSIONS = ("ordinary", "replayed", "mitigated", "picture")
+VERSIONS = ("baseline", "mitigated", "picture", "diagnosis")  # in the names of results
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ class ImageFile:
     target: Path
 
     def result(self, version: str, ending: str) -> Path:
-        """The file of one version, such as ``cat.replayed.png``."""
+        """The file of one version, such as ``cat.mitigated.png``."""
         return self.target.with_name(f"{self.target.name}.{version}{ending}")
 
 
@@ -205,7 +205,7 @@ def find_images(sources: Iterable[str], out: Path) -> list[ImageFile]:
     """The images that files, folders and globs name, each once, in order.
 
     A folder means all images below it, and its inner folders appear again below ``out``. Results of an
-    earlier run are passed over. A source that does not exist is among them, so that it alone fails.
+    earlier run are skipped. A source that does not exist is listed, too, so that it alone fails.
     """
     files: dict[Path, ImageFile] = {}
     for source in sources:

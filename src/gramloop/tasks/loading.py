@@ -36,7 +36,7 @@ from gramloop.tasks.predictor import AnyPredictor, numbered_as
 from gramloop.tasks.semantic import SegmentConfig, Segmenter
 
 Files = Mapping[str, str] | Mapping[str, Path]
-Sizes = Mapping[str, object]  # how images are shown: settings of the task's configuration
+Sizes = Mapping[str, object]  # how images are resized and cut: settings of the task's configuration
 WeightPrecision = Literal["float32", "bfloat16"]  # of a backbone's weights; heads and drift are float32
 Config = TypeVar("Config")
 INPUT_SIZE = "input size"  # of a head, where the name of its folder decides it
@@ -77,7 +77,7 @@ def open_model(
     Args:
         spec: "tiny", "hf:FOLDER", "model.onnx", "my_models.py:make", "package.module:make", or a name of `offered`.
         task: what is predicted; needed only where a model has several tasks, as the embedded one.
-        sizes: how images are shown to the model, where that can be chosen.
+        sizes: how images are resized and cut, where that can be chosen.
         device: where it runs.
         trust_remote_code: let a transformers folder run Python code of its own.
     """
@@ -100,7 +100,7 @@ def load_predictor(
             holds it too; or ``hf``, a folder of transformers; or ``graph``, an ONNX or OpenVINO file; or ``make``,
             ``FILE.py:NAME`` or ``package.module:NAME``; or ``object``, as `gramloop.tasks.identity.hold_model` names one
             in memory.
-        sizes: how images are shown to the model, where it is not as usual.
+        sizes: how images are resized and cut, where it differs from the default.
         device: where it runs. On "meta" no weight is read: the predictor tells about itself, but cannot predict.
         verify: compare weights with the sha256 in the names of their files.
         dtype: of the backbone's weights; bfloat16 halves their memory and rounds.
@@ -120,7 +120,7 @@ def load_predictor(
             "and of the embedded model"
         )
     if given:
-        raise GramLoopError(f"{name} shows itself images as it was made to; leave out {', '.join(given)}")
+        raise GramLoopError(f"{name} resizes images itself; leave out {', '.join(given)}")
     # these import what they need, which may not be installed, for themselves alone
     if kind == "hf":
         from gramloop.tasks.transformers_models import load_transformers_model
@@ -210,7 +210,7 @@ def load_head(
         dtype: of the backbone's weights.
         device: where it runs.
         verify: compare weights with the sha256 in the names of their files.
-        sizes: how images are shown to the model: settings of `SegmentConfig`, `DetectConfig`, `DptDepthConfig`,
+        sizes: how images are resized and cut: settings of `SegmentConfig`, `DetectConfig`, `DptDepthConfig`,
             `PanopticConfig` or `InstanceConfig`.
     """
     kind, task = head_kind(head), head_task(head, task)
@@ -269,14 +269,12 @@ def config_of(kind: Callable[..., Config], sizes: Sizes) -> Config:
     """A task's configuration with these settings, all of which it must have."""
     known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     if strange := [name for name in sizes if name not in known]:
-        raise GramLoopError(
-            f"this model has no setting {strange[0]}; how it is shown images is said by {', '.join(known)}"
-        )
+        raise GramLoopError(f"this model has no setting {strange[0]}; its settings are {', '.join(known)}")
     return kind(**sizes)
 
 
 def name_conclusions(files: Files) -> dict[str, str]:
-    """What the names of files decide about a model, and whether its own code runs: their content does not contain it.
+    """What the names of a model's files decide, and whether its own code runs: their content does not tell.
 
     Args:
         files: the model, as `gramloop.tasks.load_predictor` takes it.

@@ -65,7 +65,7 @@ class ReplayMaps:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Prediction:
-    """What is known of every prediction, whatever its task.
+    """What predictions of every task have in common.
 
     blocks: transformer blocks executed per view of the image; the mean where an adaptive replay passes over some.
     trace: what the replay measured; only of a replayed prediction.

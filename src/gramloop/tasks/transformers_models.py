@@ -1,8 +1,8 @@
 """Dense models as transformers saves them: the architecture decides the task, the folder's processor does the rest.
 
-The image is prepared and the outputs are read by the image processor that lies beside the weights, with no threshold
-on boxes, as average precision wants it. Classes are those of ``id2label``. Python code in a folder runs only where the
-user says that it is trusted; nobody is asked on the terminal.
+The folder's image processor prepares the image and reads the outputs, with no threshold on boxes, as average precision
+needs it. Classes are those of ``id2label``. Python code in a folder runs only where the user trusts it; nothing is asked
+on the terminal.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ def load_processor(path: Path, *, trust_remote_code: bool = False) -> Any:
 
     if not any((path / name).is_file() for name in ("preprocessor_config.json", "processor_config.json")):
         raise GramLoopError(
-            f"{path / 'preprocessor_config.json'} is missing: the image processor says how images are shown to the model"
+            f"{path / 'preprocessor_config.json'} is missing: the image processor resizes and normalises images"
         )
     try:
         return AutoImageProcessor.from_pretrained(
@@ -251,7 +251,7 @@ def load_processor(path: Path, *, trust_remote_code: bool = False) -> Any:
 
 @contextmanager
 def _opening(path: Path) -> Iterator[None]:
-    """One sentence for what transformers says about a folder, and no bars while it reads weights."""
+    """One-line errors for what transformers raises about a folder, and no progress bars while it reads weights."""
     from transformers.utils import logging
 
     shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
