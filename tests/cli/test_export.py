@@ -42,7 +42,7 @@ def test_a_recentred_depth_model_and_what_it_says(tmp_path: Path, capsys: pytest
     assert [each.name for each in tmp_path.iterdir()] == ["depth.pt2"]
     assert main(["export", "--show", str(out)]) == 0
     shown = capsys.readouterr().out
-    assert "uint8 RGB images (1, 64, 80, 3)" in shown
+    assert "uint8 RGB (1, 64, 80, 3)" in shown
     assert "recentre:c=2" in shown
     assert str(tmp_path) not in shown
     _, about = read_about(out)

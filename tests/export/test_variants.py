@@ -191,7 +191,7 @@ def test_the_file_says_what_it_is(replayed: ExportedFile, segmenter) -> None:
     assert read_about(replayed.path) == ("onnx", replayed.about)
     shown = str(read_export(replayed.path))
     assert "replay:window=10-10" in shown
-    assert "uint8 RGB images (1, 72, 104, 3)" in shown
+    assert "uint8 RGB (1, 72, 104, 3)" in shown
 
 
 @pytest.mark.slow
