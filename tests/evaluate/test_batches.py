@@ -19,8 +19,7 @@ from gramloop.errors import GramLoopError
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import DataSource, read_plan
 from gramloop.evaluate.planning import Request, make_plan
-from gramloop.evaluate.predicting import LoopImage
-from gramloop.evaluate.runner import _batches
+from gramloop.evaluate.runner import LoopImage, _batches
 from gramloop.evaluate.store import Store
 from gramloop.models.tiny import WEIGHTS
 from gramloop.replay.config import ReplayConfig

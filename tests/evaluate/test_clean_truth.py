@@ -13,7 +13,7 @@ from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import Part, Plan
-from gramloop.evaluate.predicting import CleanTruth, LoopImage
+from gramloop.evaluate.runner import CleanTruth, LoopImage
 from gramloop.metrics.segmentation import count_pixels
 from gramloop.shifts.geometry import warp_labels
 from gramloop.tasks.base import get_task

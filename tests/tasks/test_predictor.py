@@ -9,11 +9,12 @@ import torch
 
 from golden import load_golden
 from gramloop import Adaptive, Cost, GramLoopError, ReplayConfig, counting
-from gramloop.evaluate.methods import Method, prediction_calls
-from gramloop.evaluate.plan import Part
-from gramloop.evaluate.predicting import LoopImage, MethodPredictor
+from gramloop.evaluate.methods import Method
+from gramloop.evaluate.plan import Workload
+from gramloop.evaluate.runner import Runner
 from gramloop.models.detector import DETECTOR_BACKBONE
 from gramloop.models.tiny import load_tiny
+from gramloop.tasks.base import Categories, get_task
 from gramloop.tasks.class_names import COCO
 from gramloop.tasks.detection import Detection
 from gramloop.tasks.detectors import DenseDetector, DetectConfig
@@ -154,10 +155,9 @@ class Mirrored:
 
 def predicted(predictor, pixels, methods):
     """The predictions of methods, as an evaluation makes them."""
-    shown = LoopImage(Part("", (0,), tuple(methods)), 0, None, pixels=pixels)
-    for call in prediction_calls(methods):
-        MethodPredictor(predictor).predict([shown], call, False)
-    return shown.predictions
+    task = get_task(predictor.task)
+    workload = Workload("", task.name, Categories({}), lambda device: predictor, dict, lambda: task)
+    return Runner(workload).predict(pixels, methods, False)
 
 
 def test_a_predictor_around_another_is_evaluated_like_it(predictors, image):
