@@ -53,7 +53,7 @@ def test_frost_has_the_textures_that_are_given(
     own, other = (PlannedImages(each).records("frost/3", range(1))[0].image() for each in (plan, plain))
     assert own.mean() > other.mean()
     white.resize((64, 64)).save(textures / "white.png")
-    with pytest.raises(GramLoopError, match=r"frost textures .* changed"):
+    with pytest.raises(GramLoopError, match=r"frost texture .* changed"):
         PlannedImages(plan)
 
 

@@ -54,7 +54,7 @@ def test_a_released_detector_on_domains(files, domains, tmp_path, capsys):
 
     plan = read_plan(out / "plan.json")
     assert plan.conditions == IMAGES
-    assert set(plan.data.fingerprints) == set(IMAGES)
+    assert set(plan.data.contents) == set(IMAGES)
     rows = list(csv.DictReader((out / "results.csv").read_text().splitlines()))
     by = {(row["condition"], row["method"]): row for row in rows}
     store, detector = Store(out, plan), load_head(*files, **vars(DetectConfig(short_side=144)))

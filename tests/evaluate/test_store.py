@@ -51,7 +51,7 @@ PLAN = Plan(
     conditions={"fog/3": 5},
     shards=2,
     categories={0: "sky", 1: "tree", 2: "car"},
-    data=DataSource("data", {"clean": "abc"}),
+    data=DataSource("data", contents={"clean": "abc"}),
     model=PlannedModel("tiny", {"folder": "model"}, {"folder/tiny.json": "123"}, 12),
     diagnostics=True,
 )

@@ -118,7 +118,7 @@ def test_a_condition_without_a_usable_image_leaves_no_mean(tmp_path: Path) -> No
         ({"versions": {"gramloop": "1", "torch": "3"}}, "torch 2 and 3"),
         ({"model": {"sha256": {"folder/model": "others"}}}, "other weights"),
         ({"model": {"threads": 2}}, "threads 1 and 2"),
-        ({"data": DataSource("set", {"clean": "other images"})}, "other images"),
+        ({"data": DataSource("set", contents={"clean": "other images"})}, "other images"),
         ({"methods": "other"}, "the method gramloop has other settings"),
     ],
     ids=["versions", "weights", "threads", "images", "settings"],

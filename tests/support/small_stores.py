@@ -44,7 +44,7 @@ def make_plan(
         "conditions": dict.fromkeys(conditions, images),
         "shards": 2,
         "categories": CLASSES if task == "semantic" else THINGS,
-        "data": DataSource("set", {"clean": "images"}),
+        "data": DataSource("set", contents={"clean": "images"}),
         "model": PlannedModel("tiny", {"folder": "m"}, {"folder/model": "weights"}, 6),
         "versions": {"gramloop": "1", "torch": "2"},
     }

@@ -219,17 +219,6 @@ def package_versions() -> dict[str, str]:
     return {**versions, "libjpeg in pillow": libjpeg, "machine": platform.machine()}
 
 
-def fingerprint(data: DataSet) -> str:
-    """A checksum over names, sizes in bytes and annotations of a clean set, without reading its pixels."""
-    digest = hashlib.sha256()
-    for record in data:
-        sizes = [os.stat(file).st_size for file in record.files]
-        digest.update(f"{record.image_id}\t{record.name}\t{sizes}\n".encode())
-    if data.annotation_file is not None:
-        digest.update(data.annotation_file.read_bytes())
-    return digest.hexdigest()
-
-
 def frost_fingerprint(textures: Path | None) -> str:
     """A checksum over a folder of frost pictures."""
     if textures is None:

@@ -204,7 +204,7 @@ def open_evaluation(
         parts: Sequence[Part] = state.missing
         if parts:
             save_known_checksums(plan, folder)
-            if preparing_processes(plan.model.device, prepare) and CLEAN_SET in plan.data.fingerprints:
+            if preparing_processes(plan.model.device, prepare) and CLEAN_SET in plan.data.contents:
                 # Some shifts take twenty times as long as others. Condition by condition, the model would wait for all of
                 # the slow ones, and the processes that read images would have nothing to do during the fast ones.
                 parts = sorted(parts, key=lambda part: part.images[0])

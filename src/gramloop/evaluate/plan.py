@@ -49,19 +49,17 @@ _WHAT = "a plan written by gramloop evaluate"
 class DataSource:
     """The images: how the folder ``root`` is read, and checksums of what it held.
 
-    ``fingerprints`` are of names, sizes and annotations, ``contents`` of every byte that is read; both by condition, or
-    of the clean set.
+    ``contents`` are checksums of every byte that is read, by condition, or of the clean set; one is of frost textures.
     """
 
     root: str
-    fingerprints: Mapping[str, str] = field(default_factory=dict)
     split: str = "validation"
     classes: str | None = None  # the file with the class list, where it is not in the set
     origin: str = "auto"
     encoding: str = "png"
     partial: bool = False
     contents: Mapping[str, str] = field(default_factory=dict)
-    frost_textures: str | None = None  # a folder; its checksum is among the fingerprints
+    frost_textures: str | None = None  # a folder
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from gramloop.data.checks import (
-    fingerprint,
     frost_fingerprint,
     raise_problems,
     refuse_unscorable,
@@ -151,7 +150,7 @@ def plan_and_model(request: Request) -> tuple[Plan, AnyPredictor]:
         conditions=images.counts,
         shards=request.shards or max(1, -(-max(images.counts.values()) // SHARD)),
         categories=images.categories,
-        data=replace(request.data, fingerprints=images.fingerprints, contents=images.contents),
+        data=replace(request.data, contents=images.contents),
         model=_model(request, predictor, images.smallest[1:]),
         versions=origin_versions(),
         keep=tuple(sorted(set(request.keep))),
@@ -232,7 +231,6 @@ class _Images:
         self.counts: dict[str, int] = {}
         self.categories: dict[int, str] = {}
         self.things: frozenset[int] = frozenset()
-        self.fingerprints: dict[str, str] = {}
         self.contents: dict[str, str] = {}
         self.kept: set[str] = set()  # ids that were asked for
         self.smallest = (0, 0, 0)  # pixels, height and width of the image with the fewest pixels
@@ -245,7 +243,7 @@ class _Images:
                 raise GramLoopError(
                     f"frost textures belong to generated images; those of {request.suite} are read"
                 )
-            self.fingerprints[FROST] = frost_fingerprint(Path(textures))
+            self.contents[FROST] = frost_fingerprint(Path(textures))
         for condition in opened.conditions:
             data = opened.open(condition) if opened.clean is None else opened.clean
             self._add(condition.key, data, CLEAN_SET if opened.clean is not None else condition.key)
@@ -278,7 +276,6 @@ class _Images:
             warnings.warn(note, GramLoopWarning, stacklevel=2)
         if not label_free:
             refuse_unscorable(data, images)
-        self.fingerprints[owner] = fingerprint(data)
         self.contents[owner] = with_contents(data, images)[1]
 
 

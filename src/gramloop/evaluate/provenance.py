@@ -18,7 +18,7 @@ from typing import Any, cast
 from filelock import FileLock
 
 from gramloop import __version__
-from gramloop.data.checks import fingerprint, frost_fingerprint, package_versions, with_contents
+from gramloop.data.checks import frost_fingerprint, package_versions, with_contents
 from gramloop.data.opening import OpenSuite, ReadOptions, open_suite
 from gramloop.data.records import DataSet, Image8, LabelledImage, Record, shift_record
 from gramloop.data.scenes.drawing import RECIPE, scene
@@ -59,7 +59,20 @@ CLEAN_SET = "clean"  # the checksums of the set that conditions are made from
 FROST = "frost textures"  # the checksum of the user's
 CALIBRATION = "calibration.safetensors"  # in the results folder
 _SCENE_SPLIT = "calibration"  # of drawn scenes
-_OR_ANOTHER = "or choose another folder for the results"
+
+
+def changed_since(what: object, was: str | None = "", now: str | None = "") -> GramLoopError:
+    """The one error of everything that is not what an evaluation was planned with."""
+    values = "" if was == now else f": it is {_short(now)}, and was {_short(was)}"
+    return GramLoopError(
+        f"{what} changed since the evaluation was planned{values}; put it back, or choose another folder for the results"
+    )
+
+
+def _short(value: str | None) -> str:
+    if value is None:
+        return "not there"
+    return f"sha256 {value[:12]}…" if len(value) == 64 else value
 
 
 def plan_workload(plan: Plan, folder: Path | None = None) -> Workload:
@@ -92,10 +105,7 @@ def load_planned(plan: Plan, folder: Path | None = None, device: str | None = No
         with deterministic(model.threads):
             changed = check_identity(*given)
         if changed:
-            raise GramLoopError(
-                f"{next(iter(model.files.values()))} changed since the evaluation was planned: {changed} differs; put it "
-                f"back, {_OR_ANOTHER}"
-            )
+            raise changed_since(f"{changed} of {next(iter(model.files.values()))}")
     return predictor
 
 
@@ -117,40 +127,23 @@ def load_calibration(plan: Plan) -> CalibrationStats | None:
     found = file_digest(Path(plan.calibration))
     for method in plan.methods:
         if method.calibration not in ("", found):
-            raise GramLoopError(
-                f"{plan.calibration} changed since {method.name} was planned: it is sha256 {found[:12]}…, and was "
-                f"{method.calibration[:12]}…; put it back, {_OR_ANOTHER}"
-            )
+            raise changed_since(plan.calibration, method.calibration, found)
     return CalibrationStats.read(plan.calibration)
 
 
 def check_origin(plan: Plan) -> None:
     """Refuse other versions of packages, and other weights in files, than those that a plan was made with."""
-    now = origin_versions()
-    for name, then in plan.versions.items():
-        if now.get(name, "none") != then:
-            raise GramLoopError(
-                f"the evaluation was planned with {name} {then}, and {now.get(name, 'none')} is installed here; their "
-                f"numbers must not be mixed: install {then}, {_OR_ANOTHER}"
-            )
     files, planned = plan.model.files, plan.model.sha256
+    versions = {name: now for name, now in origin_versions().items() if name in plan.versions}
+    if changed := first_change(plan.versions, versions):
+        raise changed_since(f"the version of {changed}", plan.versions.get(changed), versions.get(changed))
     if is_user_code(files):
         return
     found = file_checksums(files, plan.task)
     if changed := first_change(planned, found):
         kind, _, below = changed.partition("/")
-        now_is, was = (_short(each.get(changed)) for each in (found, planned))
         place = Path(files[kind], below) if kind in files else f"the {changed}"
-        raise GramLoopError(
-            f"{place} changed since the evaluation was planned: it is {now_is}, and was {was}; put "
-            f"it back, {_OR_ANOTHER}"
-        )
-
-
-def _short(value: str | None) -> str:
-    if value is None:
-        return "not there"
-    return f"sha256 {value[:12]}…" if len(value) == 64 else value
+        raise changed_since(place, planned.get(changed), found.get(changed))
 
 
 def weight_files(files: Mapping[str, str], task: str | None = None) -> dict[str, Path]:
@@ -238,10 +231,8 @@ class PlannedImages:
         annotations = plan.load_task().annotations
         self.whole = open_data(plan.suite, plan.data, annotations, conditions, not plan.label_free)
         images, textures = max(plan.conditions.values()), plan.data.frost_textures
-        if textures and frost_fingerprint(Path(textures)) != plan.data.fingerprints.get(FROST):
-            raise GramLoopError(
-                f"the frost textures in {textures} changed since the evaluation was planned; put them back, {_OR_ANOTHER}"
-            )
+        if textures and frost_fingerprint(Path(textures)) != plan.data.contents.get(FROST):
+            raise changed_since(f"a frost texture in {textures}")
         opened = hold_out(self.whole, plan.calibration_split, images)
         if opened.clean is not None:
             opened = replace(opened, clean=self._unchanged(CLEAN_SET, opened.clean, images))
@@ -275,16 +266,11 @@ class PlannedImages:
 
     def _unchanged(self, key: str, data: DataSet, images: int) -> DataSet:
         """The set, whose records know what their files held."""
-        planned = self.plan.data
-        if fingerprint(data) == planned.fingerprints.get(key):
-            marked, contents = with_contents(data, images)
-            if contents == planned.contents.get(key):
-                return marked
+        marked, contents = with_contents(data, images)
+        if contents == self.plan.data.contents.get(key):
+            return marked
         other = first_changed(path for record in data for path in record.files)
-        raise GramLoopError(
-            f"the images or annotations in {data.root} changed since the evaluation was planned"
-            f"{f' ({other} is another file)' if other else ''}; put them back, {_OR_ANOTHER}"
-        )
+        raise changed_since(other or f"an image or an annotation in {data.root}")
 
 
 # The clean images that calibration statistics are learnt from where methods need some and none are given. They are never
@@ -355,10 +341,7 @@ def _records(split: CalibrationSplit | None, opened: OpenSuite) -> Sequence[Reco
         return [LabelledImage(f"scene {index}", one.image, None) for index, one in enumerate(scenes)]
     data = _clean_set(opened)
     if max(split.positions) >= len(data) or _contents(data, split.positions) != split.contents:
-        raise GramLoopError(
-            f"the images in {data.root} that calibration statistics are learnt from changed since the evaluation was "
-            "planned; put them back, or choose another folder for the results"
-        )
+        raise changed_since(f"an image in {data.root} that calibration statistics are learnt from")
     return [data[position] for position in split.positions]
 
 

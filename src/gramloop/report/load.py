@@ -241,7 +241,7 @@ def incomparable(first: Run, second: Run) -> str:
             return f"they were made with {part} {values[0]} and {values[1]}"
     if one.task == two.task and one.model.sizes != two.model.sizes:
         return "images were given to the model in other sizes"
-    if one.suite == two.suite and one.task == two.task and one.data.fingerprints != two.data.fingerprints:
+    if one.suite == two.suite and one.task == two.task and one.data.contents != two.data.contents:
         return "they are of other images"
     if one.truth != two.truth:
         return f"one is compared with {first.truth_words}, the other with {second.truth_words}"

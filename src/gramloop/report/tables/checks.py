@@ -84,7 +84,7 @@ def _placements(run: Run, group: Sequence[Run]) -> list[tuple[str, ReplayConfig,
 
 def _images(run: Run) -> tuple[object, ...]:
     plan = run.plan
-    return plan.suite, plan.task, plan.data.fingerprints, dict(plan.conditions)
+    return plan.suite, plan.task, dict(plan.data.contents), dict(plan.conditions)
 
 
 def partition_table(run: Run) -> Table | None:
