@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from gramloop.evaluate.answer import (
-    SHORT,
     Answer,
     MethodGain,
     clean_words,
@@ -18,15 +17,15 @@ from gramloop.evaluate.answer import (
     short_path,
 )
 from gramloop.evaluate.plan import AGREEMENT
-from gramloop.metrics.bootstrap import Interval, spanning, widened
 from gramloop.mitigations.stack import read_stack, replay_alone
 from gramloop.report.document import Document, RenderedFigure, Section, answer_section
 from gramloop.report.figures.chart import gain_chart
 from gramloop.tasks.base import get_task
+from gramloop.tune.result import deciding_interval, holdout_table
 from gramloop.tune.schedule import CLEAN
 from gramloop.tune.tuning import RESULT
 from gramloop.util.json_files import read_json
-from gramloop.util.table import Cell, Column, Table
+from gramloop.util.table import Column, Table
 from gramloop.util.yaml_files import read_yaml
 
 COMMAND_FILE = "command.yaml"  # the options of the call, as gramloop tune --config takes them
@@ -92,17 +91,7 @@ def _gain(name: str, part: str, unseen: Mapping[str, Any], cost: float) -> Metho
     found, clean = unseen[part], unseen.get(CLEAN, {})
     on_clean = (clean["baseline score"], clean["mitigated score"]) if "baseline score" in clean else None
     scores = found["mitigated score"], found["baseline score"]
-    return MethodGain(name, *scores, _interval(found), cost, clean=on_clean)
-
-
-def _interval(found: Mapping[str, Any]) -> Interval | None:
-    """The one that decides: it spans what families and images give, each corrected for few units."""
-    given = [found[key] for key in ("over families", "over images") if found.get(key)]
-    made = [
-        Interval(found["gain"], each["low"], each["high"], each["level"], units=each["drawn from"])
-        for each in given
-    ]
-    return spanning(map(widened, made))
+    return MethodGain(name, *scores, deciding_interval(found), cost, clean=on_clean)
 
 
 def _settings(folder: Path) -> dict[str, Any]:
@@ -151,38 +140,12 @@ def tuning_tables(folder: Path) -> tuple[Table, ...]:
     """The gains on images that the search did not use, and the finalists."""
     about = read_json(folder / RESULT, "a choice of gramloop tune")["about"]
     name = _name(about["nearest"]) or "the choice"
-    return _verdict_table(name, about["unseen images"]), _finalist_table(about["finalists"])
+    title = f"{name[:1].upper()}{name[1:]} on images that the search did not use"
+    return holdout_table(title, about["unseen images"]), _finalist_table(about["finalists"])
 
 
 def _each(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
-
-
-def _verdict_table(name: str, unseen: Mapping[str, Any]) -> Table:
-    rows: list[tuple[Cell, ...]] = []
-    for held_out, part in unseen.items():
-        if "gain" in part:
-            scores = part["baseline score"], part["mitigated score"], part["gain"]
-            rows.append(
-                (
-                    held_out,
-                    part["images"],
-                    *scores,
-                    _interval(part),
-                    SHORT.get(part["verdict"], part["verdict"]),
-                )
-            )
-    columns = (
-        Column("held out", kind="text"),
-        Column("images"),
-        Column("baseline", digits=2),
-        Column("mitigated", digits=2),
-        Column("gain", digits=2, signed=True),
-        Column("interval", "95% interval", "interval", 2),
-        Column("verdict", kind="text"),
-    )
-    title = f"{name[:1].upper()}{name[1:]} on images that the search did not use"
-    return Table(title, columns, rows, key="verdict")
 
 
 def _finalist_table(finalists: list[dict[str, Any]]) -> Table:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from gramloop import __version__
 from gramloop.errors import GramLoopError
+from gramloop.evaluate.answer import SHORT
 from gramloop.evaluate.plan import AGREEMENT_NOTE
 from gramloop.metrics.bootstrap import (
     UNDECIDED,
@@ -43,7 +44,7 @@ from gramloop.replay.config import ReplayConfig
 from gramloop.tune.gain import CandidateRow, MeasuredRows, Scoring
 from gramloop.tune.schedule import ANY_CHANGE, CLEAN, Split, family
 from gramloop.tune.space import NO_EXTRA_COST, candidate_json, describe_candidate
-from gramloop.util.table import Cell, Table, TableRepr
+from gramloop.util.table import Column, Table, TableRepr
 
 if TYPE_CHECKING:
     from gramloop.tune.search import CandidateScore, Search, SearchOutcome
@@ -115,20 +116,41 @@ class HoldoutResult:
         }
 
 
-def holdout_table(results: Sequence[HoldoutResult], title: str, notes: Sequence[str] = ()) -> Table:
-    """A row for each part of the held-out data."""
-    columns = ("held out", "images", "baseline", "gain", "95% interval", "")
-    return Table(title, columns, tuple(map(_row, results)), tuple(notes))
+def holdout_table(title: str, parts: Mapping[str, Any], notes: Sequence[str] = ()) -> Table:
+    """A row for each part of the held-out data, as `HoldoutResult.as_json` writes it, that shows a gain."""
+    rows = [
+        (
+            name,
+            part["images"],
+            part["baseline score"],
+            part["mitigated score"],
+            part["gain"],
+            deciding_interval(part),
+            SHORT.get(part["verdict"], part["verdict"]),
+        )
+        for name, part in parts.items()
+        if "gain" in part
+    ]
+    columns = (
+        Column("held out", kind="text"),
+        Column("images"),
+        Column("baseline", digits=2),
+        Column("mitigated", digits=2),
+        Column("gain", digits=2, signed=True),
+        Column("interval", "95% interval", "interval", 2),
+        Column("verdict", kind="text"),
+    )
+    return Table(title, columns, rows, tuple(notes), key="verdict")
 
 
-def _row(result: HoldoutResult) -> tuple[Cell, ...]:
-    if result.changes_only:
-        note = f"{-result.gain:.2f} points changed"
-        return result.where, result.images, None, None, None, note
-    found = result.interval
-    span = None if found is None else f"[{found.low:+.2f}, {found.high:+.2f}]"
-    scores = f"{result.baseline:.2f}", f"{result.gain:+.2f}"
-    return result.where, result.images, *scores, span, result.word
+def deciding_interval(part: Mapping[str, Any]) -> Interval | None:
+    """The one that decides, of a stored part of the held-out data."""
+    given = [part[key] for key in ("over families", "over images") if part.get(key)]
+    made = (
+        Interval(part["gain"], each["low"], each["high"], each["level"], units=each["drawn from"])
+        for each in given
+    )
+    return spanning(map(widened, made))
 
 
 def judge(
@@ -249,7 +271,8 @@ class Tuning(TableRepr):
 
     def _table(self) -> Table:
         title = self.mitigations or "the baseline: nothing was chosen"
-        return holdout_table(self.outcome.holdout, f"Chosen: {title}", [self.sentence])
+        parts = {part.name: part.as_json() for part in self.outcome.holdout}
+        return holdout_table(f"Chosen: {title}", parts, [self.sentence])
 
     def __str__(self) -> str:
         return self.sentence

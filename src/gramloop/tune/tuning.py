@@ -62,7 +62,7 @@ DEFAULT_SEVERITY = 3  # of a generated suite, by default
 MAX_CALIBRATION = 32  # clean images that calibration statistics are learnt from, at most
 CALIBRATION_SHARE = 20  # of the budget, one part in so many
 _KIND, _WHAT = "gramloop tune", "a plan written by gramloop tune"
-_UNDECIDED = ("begun", "calibration", "behaviour")  # entries of a plan that do not decide the outcome
+_UNDECIDED = ("begun", "behaviour")  # entries of a plan that do not decide the outcome
 
 Records = Sequence[Record | LabelledImage]
 
@@ -382,7 +382,7 @@ def run_tuning(
         check_search_folder(folder, search)  # what is refused stays untouched
         with locked(folder):
             plan = _begin(folder, search)
-            stats = _find_calibration(search, folder, plan, device)
+            stats = _find_calibration(search, folder, device)
             advance(search.schedule.calibration)
             workload = replace(search.workload, load_calibration=partial(_read_stats, stats))
             store = Store(folder, workload)
@@ -436,13 +436,9 @@ def _begin(folder: Path, search: Search) -> dict[str, Any]:
     plan = check_search_folder(folder, search)
     if plan is None:
         plan = {**search.plan, "begun": datetime.now(UTC).date().isoformat()}
-        _write_plan(folder, plan)
+        atomic_write(folder / PLAN, (json.dumps(plan, indent=1) + "\n").encode(), durable=True)
     remove_leftovers(folder)
     return plan
-
-
-def _write_plan(folder: Path, plan: Mapping[str, Any]) -> None:
-    atomic_write(folder / PLAN, (json.dumps(plan, indent=1) + "\n").encode(), durable=True)
 
 
 def _plan_hash(plan: Mapping[str, Any]) -> str:
@@ -452,16 +448,18 @@ def _plan_hash(plan: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _find_calibration(search: Search, folder: Path, plan: dict[str, Any], device: str | None) -> Path | None:
-    """The file of calibration statistics: a given one is copied; else they are learnt from clean images of the search."""
+def _find_calibration(search: Search, folder: Path, device: str | None) -> Path | None:
+    """The file of calibration statistics: a given one is copied; else they are learnt from clean images of the search.
+
+    Units carry its checksum, so that statistics that come out differently are not mixed.
+    """
     path = folder / CALIBRATION
     if search.given_calibration is not None:
         atomic_write(path, Path(search.given_calibration).read_bytes())
         return path
     if not search.schedule.calibration:
         return None
-    known = plan.get("calibration")
-    if known is not None and path.is_file() and sha256_of(path) == known:
+    if path.is_file():
         return path
     samples = search.split.images["search"][CLEAN][: search.schedule.calibration]
     runner = Runner(search.workload, device=device)
@@ -470,12 +468,4 @@ def _find_calibration(search: Search, folder: Path, plan: dict[str, Any], device
         images = [read_labelled(record, search.workload.task, labels=False) for record in records]
         # an image that cannot be read is reported where it is measured
         calibrate(runner.predictor, [each.pixels for each in images if not isinstance(each, str)]).save(path)
-    made = sha256_of(path)
-    if known not in (None, made):
-        raise GramLoopError(
-            f"{path} comes out differently than when this search began; choose another folder, or use the machine and "
-            "versions it was begun with"
-        )
-    plan["calibration"] = made
-    _write_plan(folder, plan)
     return path
