@@ -166,14 +166,11 @@ def with_contents(data: DataSet, images: int) -> tuple[DataSet, str]:
     """The set with the checksums of its first images in their records, and a checksum over all that decides them."""
     used = data[:images]
     paths = [path for record in used if not record.content for path in record.files]
-    digests = dict(zip(paths, file_digests(paths, "images"), strict=True))
-    marked = tuple(
-        one if one.content else replace(one, content=tuple(digests[path] for path in one.files))
-        for one in used
-    )
-    whole = hashlib.sha256()
-    for record in marked:
-        whole.update(f"{record.image_id}\t{record.name}\t{' '.join(record.content)}\n".encode())
+    digests, marked, whole = iter(file_digests(paths, "images")), [], hashlib.sha256()
+    for record in used:
+        content = record.content or tuple(islice(digests, len(record.files)))
+        marked.append(replace(record, content=content))
+        whole.update(f"{record.image_id}\t{record.name}\t{' '.join(content)}\n".encode())
     first = data[0]
     if first.classes is not None:
         whole.update(f"classes {list(zip(first.classes.values, first.classes.names, strict=True))}".encode())

@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -49,8 +50,8 @@ class Display(Listener):
         self._bar = make_bar(_Speed())
         self._console, self._stack = self._bar.console, ExitStack()
         self._task = self._bar.add_task("images", total=store.plan.images)
-        self._counted = 0  # images predicted in this run
         self._earlier = 0  # images stored before
+        self.images = partial(self._bar.advance, self._task)  # type: ignore[method-assign]
         self._live = Live(self._content(), console=self._console, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> Self:
@@ -79,11 +80,6 @@ class Display(Listener):
     def missed(self, missed: Missed) -> None:
         """A part did not fit into memory."""
         self._console.print(Text(f"{missed.part}: {missed.reason}", style="red"), soft_wrap=True)
-
-    def images(self, number: int) -> None:
-        """So many more images were predicted."""
-        self._counted += number
-        self._bar.update(self._task, completed=self._earlier + self._counted)
 
     def finished(self, done: Done) -> None:
         """A part was run and stored."""

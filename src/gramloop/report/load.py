@@ -196,12 +196,8 @@ def memberships(ids: Sequence[str], used: Sequence[str]) -> NDArray[np.int64]:  
 
 def _drift(stored: StoredCondition) -> dict[str, NDArray[np.float64]]:
     """The final drift of every image by method, where it was measured."""
-    measured = {name: each.column(_POST_DRIFT) for name, each in stored.methods.items()}
-    return {
-        name: np.array([value for value in values if value is not None])
-        for name, values in measured.items()
-        if any(value is not None for value in values)
-    }
+    measured = {name: each.table[_POST_DRIFT].drop_null() for name, each in stored.methods.items()}
+    return {name: values.to_numpy().astype(np.float64) for name, values in measured.items() if len(values)}
 
 
 def _cost(stored: StoredCondition) -> RunCost:
