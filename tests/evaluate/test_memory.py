@@ -122,7 +122,6 @@ def test_clusters_report_them_too(folder: Path):
     plan = planned(folder)
     subject, store = plan_workload(plan), Store(folder / "out", plan)
     outcome = Share(subject, store, plan.parts)()
-    assert outcome.ran == 4
     assert sorted(str(one.part) for one in outcome.missed) == sorted(LOST)
     [lost] = [part for part in plan.parts if str(part) == LOST[0]]
     assert isinstance(_run_part((subject, store, 0), lost), Missed)

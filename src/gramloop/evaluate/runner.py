@@ -349,9 +349,9 @@ class Runner:
                 about = f"{name_of(self.predictor)} failed on {batch[0].name}"
                 raise UserCodeError.of(about, error) from error
         # outside, where the error no longer holds the tensors of its frames
-        together = f", in a batch of {len(batch)}," if len(batch) > 1 else ""
+        together, smaller = (f", in a batch of {len(batch)},", "--batch 1, ") if len(batch) > 1 else ("", "")
         raise OutOfMemoryError(
-            f"{largest}{together} does not fit into the memory of {self.device}; try --batch 1, a smaller --short-side, "
+            f"{largest}{together} does not fit into the memory of {self.device}; try {smaller}a smaller --short-side, "
             "--dtype bfloat16 or another --device"
         )
 

@@ -139,7 +139,7 @@ class Store(Generic[D]):
         if about["unit"] != _described(unit):
             raise _foreign(path, f"holds another part of the plan ({about['unit']})")
         if not table.schema.equals(unit_schema(self.task, self.plan.label_free)):
-            raise _foreign(path, "has other columns than this version of gramloop writes")
+            raise UnusableFile(f"{path} has other columns than this version of gramloop writes")
         failures = tuple(Failure(**each) for each in about["failures"])
         refused = tuple(Failure(**each) for each in about["refused"])
         lost = {failure.position for failure in (*failures, *refused)}
