@@ -31,7 +31,7 @@ def interval(low: float, high: float, units: int) -> Interval:
     ids=str,
 )
 def test_a_word_is_that_of_the_one_interval_over_everything(families, images, word):
-    assert HoldoutResult("searched families", 30, 10, 50.0, 50.2, families, images).word == word
+    assert HoldoutResult("searched families", 30, 10, 50.0, 50.2, families, images).verdict == word
 
 
 def test_the_interval_spans_both_and_the_file_has_each():

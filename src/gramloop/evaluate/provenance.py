@@ -316,33 +316,26 @@ def learn_stats(
         opened: the suite from which nothing is held out yet.
     """
     if folder is None:
-        return calibrate(predictor, _pixels(plan, opened))
+        return calibrate(predictor, _calibration_images(plan, opened))
     path = folder / CALIBRATION
     with FileLock(path.with_suffix(".lock")):
         if not path.is_file():
-            calibrate(predictor, _pixels(plan, opened)).save(path)
+            calibrate(predictor, _calibration_images(plan, opened)).save(path)
     return CalibrationStats.read(path)
 
 
-def _pixels(plan: Plan, opened: OpenSuite) -> list[Image8]:
-    found = []
-    for record in _records(plan.calibration_split, opened):
-        read = read_labelled(record, plan.task, labels=False)
-        if isinstance(read, str):
-            raise GramLoopError(f"an image to calibrate on cannot be used: {read}")
-        found.append(read.pixels)
-    return found
-
-
-def _records(split: CalibrationSplit | None, opened: OpenSuite) -> Sequence[Record | LabelledImage]:
-    if split is None or not split.positions:
-        side = 0 if split is None else split.side
-        scenes = [scene(index, side, _SCENE_SPLIT) for index in range(SPLIT_IMAGES)]
-        return [LabelledImage(f"scene {index}", one.image, None) for index, one in enumerate(scenes)]
+def _calibration_images(plan: Plan, opened: OpenSuite) -> list[Image8]:
+    split = plan.calibration_split
+    assert split is not None
+    if not split.positions:
+        return [scene(index, split.side, _SCENE_SPLIT).image for index in range(SPLIT_IMAGES)]
     data = _clean_set(opened)
     if max(split.positions) >= len(data) or _contents(data, split.positions) != split.contents:
         raise changed_since(f"an image in {data.root} that calibration statistics are learnt from")
-    return [data[position] for position in split.positions]
+    read = [read_labelled(data[position], plan.task, labels=False) for position in split.positions]
+    if broken := [each for each in read if isinstance(each, str)]:
+        raise GramLoopError(f"an image to calibrate on cannot be used: {broken[0]}")
+    return [each.pixels for each in read if isinstance(each, LabelledImage)]
 
 
 def _clean_set(opened: OpenSuite) -> DataSet:

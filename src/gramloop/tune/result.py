@@ -76,7 +76,7 @@ class HoldoutResult:
         return spanning(widened(each) for each in (self.over_families, self.over_images) if each is not None)
 
     @property
-    def word(self) -> VerdictWord:
+    def verdict(self) -> VerdictWord:
         """Whether it helps or hurts, by that interval."""
         return UNDECIDED if self.interval is None else verdict(self.interval)
 
@@ -98,7 +98,7 @@ class HoldoutResult:
         points = "points of agreement with the clean prediction" if self.label_free else "points"
         found = self.interval
         span = [] if found is None else [f"{found.level:.0%} interval [{found.low:+.2f}, {found.high:+.2f}]"]
-        return f"{self.gain:+.2f} {points} on {self.where} ({', '.join([*span, self.word])})"
+        return f"{self.gain:+.2f} {points} on {self.where} ({', '.join([*span, self.verdict])})"
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -112,7 +112,7 @@ class HoldoutResult:
             "gain": finite(self.gain),
             "over families": _interval_json(self.over_families),
             "over images": _interval_json(self.over_images),
-            "verdict": self.word,
+            "verdict": self.verdict,
         }
 
 

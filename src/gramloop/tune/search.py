@@ -143,7 +143,7 @@ class Measurements:
         self._rows: dict[tuple[str, int], dict[int | None, Row]] = {}  # by cell and candidate; None: baseline
         self._failed: set[tuple[str, int]] = set()
 
-    def able(self, candidates: Iterable[int]) -> list[int]:
+    def runnable(self, candidates: Iterable[int]) -> list[int]:
         """The candidates that no image was refused by; an error if none is left."""
         found = [number for number in candidates if number not in self.refused]
         if not found:
@@ -257,10 +257,12 @@ def run_search(search: Search, table: Measurements) -> SearchOutcome:
     schedule, split = search.schedule, search.split
     deciding = split.cells("decide", schedule.decide.images)
     table.measure(deciding, alive)
-    finalists = halving.weighed(halving.ranked(table.able(alive), deciding, also_clean=searched), deciding)
+    finalists = halving.with_evidence(
+        halving.ranked(table.runnable(alive), deciding, also_clean=searched), deciding
+    )
     winner = next((one for one in finalists if halving.passes(one)), None)
     leader = winner or finalists[0]
-    free = halving.free_one(finalists, leader)
+    free = halving.free_finalist(finalists, leader)
     judging = split.cells("verdict", schedule.verdict.images)
     table.measure(judging, [one.number for one in (leader, free) if one is not None])
     return SearchOutcome(
@@ -294,7 +296,7 @@ class _Halving:
             table.measure(cells[:before], joining)
             alive = sorted(alive + joining)
             table.measure(cells[before : rung.cells], alive)
-            ranked = self.ranked(table.able(alive), cells[: rung.cells])
+            ranked = self.ranked(table.runnable(alive), cells[: rung.cells])
             for one in ranked:
                 gained.pop(one.stack, None)
                 if one.estimate.gain > 0 and one.estimate.not_clearly_harmful(self.search.tolerance):
@@ -351,7 +353,7 @@ class _Halving:
 
         return sorted(found, key=key, reverse=True)  # stable: the earlier of two equals stays in front
 
-    def weighed(
+    def with_evidence(
         self, finalists: Sequence[CandidateScore], cells: Sequence[SearchCell]
     ) -> list[CandidateScore]:
         """The finalists with the evidence that they beat nothing."""
@@ -367,7 +369,9 @@ class _Halving:
             beats = one.estimate.beats_nothing(1 - (1 - confidence) / self.search.schedule.finalists)
         return beats and one.estimate.harmless(self.search.tolerance)
 
-    def free_one(self, finalists: Sequence[CandidateScore], leader: CandidateScore) -> CandidateScore | None:
+    def free_finalist(
+        self, finalists: Sequence[CandidateScore], leader: CandidateScore
+    ) -> CandidateScore | None:
         """The best other finalist that costs nothing extra and keeps clean images, if the verdict has room for it."""
         if self.search.schedule.judged < 2:
             return None

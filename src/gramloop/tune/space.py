@@ -194,7 +194,7 @@ def list_candidates(
     partners: list[Stack] = []
     calibrates, known = False, stats or placeholder_stats(predictor, clean)
     for given in space.stacks:
-        stack = _spelled_out(given, len(predictor.blocks))
+        stack = _canonical_stack(given, len(predictor.blocks))
         try:
             check_stack(stack, predictor, known)
         except GramLoopError as error:
@@ -274,7 +274,7 @@ def _replays(
     return found
 
 
-def _spelled_out(stack: Stack, depth: int) -> Stack:
+def _canonical_stack(stack: Stack, depth: int) -> Stack:
     """The same with a replay's window in numbers, and without settings that have no effect."""
     return tuple(
         replace(each, config=_canonical(each.config, depth)) if depth and isinstance(each, Replay) else each

@@ -324,7 +324,7 @@ def plan_search(
         baseline=0 if offered.replays_only else 1,
         calibration=learnt if offered.calibrates else 0,
     )
-    candidates = _as_many(offered, schedule.candidates, options.seed)
+    candidates = _within_budget(offered, schedule.candidates, options.seed)
     search = Search(target.workload, options, candidates, offered, split, schedule, predictor)
     return _with_plan(search, target)
 
@@ -356,7 +356,7 @@ def _with_plan(search: Search, target: Target) -> Search:
     return replace(search, workload=named, plan=plan, given_calibration=target.calibration)
 
 
-def _as_many(offered: Candidates, many: int, seed: int) -> tuple[Stack, ...]:
+def _within_budget(offered: Candidates, many: int, seed: int) -> tuple[Stack, ...]:
     """As many candidates as the budget can compare; replays are dropped first: there are many, and they cost most."""
 
     def order(number: int) -> tuple[bool, str]:
