@@ -3,7 +3,6 @@
 import os
 import re
 import stat
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 
 from evaluate_command import MODEL, Command
 from gramloop.cli import main
-from gramloop.evaluate.engines.slurm import Share, ShareOutcome, _minutes
+from gramloop.evaluate.engines.slurm import Share, ShareOutcome
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.provenance import plan_workload
@@ -226,16 +225,13 @@ def plan(model_folder: Path, scene_folder: Path) -> Plan:
 
 def test_a_share_skips_what_is_stored(plan: Plan, tmp_path: Path):
     store, subject = open_folder(tmp_path / "out", plan), plan_workload(plan)
-    assert Share(subject, store, plan.parts[:2])() == ShareOutcome(2, ())
-    assert Share(subject, store, plan.parts)() == ShareOutcome(len(plan.parts) - 2, ())
+    assert Share(subject, store, plan.parts[:2])() == ShareOutcome()
+    first = [store.path(unit) for part in plan.parts[:2] for unit in part.units]
+    times = [path.stat().st_mtime_ns for path in first]
+    assert Share(subject, store, plan.parts)() == ShareOutcome()
+    assert [path.stat().st_mtime_ns for path in first] == times
+    assert store.missing(plan.parts) == []
     evaluate(plan, tmp_path / "out", workers=1)
     evaluate(plan, tmp_path / "local", workers=1)
     found, expected = ((tmp_path / name / "results.csv").read_bytes() for name in ("out", "local"))
     assert found == expected
-
-
-@pytest.mark.parametrize(
-    ("limit", "minutes"), [("infinite", sys.maxsize), ("1:00:00", 60), ("30:00", 30), ("2-12:00:00", 3600)]
-)
-def test_time_limits_of_partitions(limit: str, minutes: int):
-    assert _minutes(limit) == minutes

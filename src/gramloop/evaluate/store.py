@@ -42,7 +42,6 @@ from gramloop.util.json_files import read_checked
 PLAN, MANIFEST, UNITS, RESULTS = "plan.json", "manifest.json", "units", "results.csv"
 SCENES = "scenes"  # where scenes are drawn in a folder of results
 _KEY, _SEAL = b"gramloop", b"gramloop.sha256"  # our entries in the metadata of a Parquet file
-_SAMPLED = 64  # units whose seconds are read for an estimate
 
 D = TypeVar("D", bound=Plan | Workload)
 
@@ -278,18 +277,6 @@ def check_before_drawing(folder: Path, scenes: Path) -> None:
         raise GramLoopError(
             f"{folder} holds an evaluation of {root}, not of scenes drawn there; choose another folder, or give --data"
         )
-
-
-def seconds_per_image(folder: Path) -> float | None:
-    """How long an image took with all methods, by some stored units; None where there is none."""
-    paces = []
-    for path in sorted((folder / UNITS).glob("*/*/*.parquet"))[:_SAMPLED]:
-        try:
-            about = json.loads(pq.read_metadata(path).metadata[_KEY])
-            paces.append(about["facts"]["wall_seconds"] / len(about["unit"]["images"]))
-        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError):
-            continue  # not a unit, or a damaged one
-    return sum(paces) / len(paces) if paces else None
 
 
 def _foreign(path: Path, reason: str) -> ForeignFile:

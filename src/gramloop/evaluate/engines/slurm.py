@@ -8,7 +8,6 @@ jobs reached their time limit is submitted again for as long as that brings new 
 
 from __future__ import annotations
 
-import math
 import pickle
 import re
 import secrets
@@ -28,7 +27,7 @@ from gramloop.errors import GramLoopError
 from gramloop.evaluate.engines import SILENCE, Job, NotStarted
 from gramloop.evaluate.plan import Part, Workload
 from gramloop.evaluate.runner import Done, Missed, make_runner
-from gramloop.evaluate.store import Store, seconds_per_image
+from gramloop.evaluate.store import Store
 from gramloop.util.files import RESUME_HINT, atomic_write
 
 LOGS = "slurm"  # folder of shares and logs below that of the results
@@ -36,7 +35,6 @@ _POLL = 2.0  # seconds between checks of the folder and the queue
 _LATE = 10.0  # seconds that a shared file system may take to show what an ended job wrote
 _UNREACHABLE = 1800.0  # seconds that the controller may be away while nothing finishes
 _ANSWER = 120.0  # seconds for a command of Slurm
-_SPARE, _MARGIN = 600.0, 2.0  # seconds and factor by which a time limit exceeds the estimate
 _SHARES = "shares.pickle"
 _RUN = "import sys; from gramloop.evaluate.engines.slurm import run_share; run_share(*sys.argv[1:])"
 _WAITS = {"PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"}
@@ -189,7 +187,6 @@ def _submit(job: Job, parts: Sequence[Part], jobs: int, settings: Mapping[str, A
     prepare, many = job.cluster_prepare, min(jobs, len(parts))
     shares = [Share(job.workload, job.store, tuple(parts[first::many]), prepare) for first in range(many)]
     folder = job.store.folder.resolve() / LOGS / secrets.token_hex(4)
-    given = _options(settings)
     options = {
         "job-name": "gramloop",
         "array": f"0-{len(shares) - 1}",
@@ -198,8 +195,7 @@ def _submit(job: Job, parts: Sequence[Part], jobs: int, settings: Mapping[str, A
         "cpus-per-task": job.workload.threads + prepare + 1,
         "output": "/dev/null",  # sbatch would not understand every path; the script redirects itself
         **({"gpus-per-node": 1} if job.workload.device == "cuda" else {}),
-        **_time_limit(job, shares[0], given),
-        **given,
+        **_options(settings),
     }
     words = [f"--{name}={value}" if value != "" else f"--{name}" for name, value in options.items()]
     command = shlex.join([sys.executable, "-u", "-c", _RUN, str(folder)])
@@ -230,30 +226,6 @@ def _options(settings: Mapping[str, Any]) -> dict[str, Any]:
                 f"--slurm {name}={value} is no option of sbatch, such as partition=gpu or time=120"
             )
     return found
-
-
-def _time_limit(job: Job, share: Share, options: Mapping[str, Any]) -> dict[str, str]:
-    """The time to ask for, where stored units say how long an image takes; no more than the partition allows."""
-    pace = seconds_per_image(job.store.folder)
-    if "time" in options or pace is None:
-        return {}
-    minutes = math.ceil((_SPARE + _MARGIN * pace * sum(map(len, share.parts))) / 60)
-    partition = ["--partition", str(options["partition"])] if "partition" in options else []
-    lines = _call("sinfo", "--noheader", "--format=%P|%l", *partition).stdout.splitlines()
-    limits = [line.split("|") for line in lines]
-    allowed = [_minutes(limit) for name, limit in limits if partition or name.endswith("*")]
-    return {"time": str(min([minutes, *allowed]))} if allowed else {}
-
-
-def _minutes(limit: str) -> int:
-    """A time limit as sinfo writes it, days-hours:minutes:seconds or infinite."""
-    days, _, clock = limit.rpartition("-")
-    if not re.fullmatch(r"[\d:]+", clock):
-        return sys.maxsize
-    seconds = 0
-    for digits in clock.split(":"):
-        seconds = 60 * seconds + int(digits)
-    return int(days or 0) * 1440 + seconds // 60
 
 
 def _watch(job: Job, array: _Array, left: list[Part]) -> Iterator[Done | Missed]:
