@@ -46,7 +46,7 @@ def raise_problems(where: Path, problems: Sequence[str]) -> None:
         raise GramLoopError("\n".join(lines))
 
 
-def check_images(data: DataSet, problems: list[str]) -> DataSet:
+def check_headers(data: DataSet, problems: list[str]) -> DataSet:
     """Open every image and label file, in threads, and collect what their headers show to be wrong.
 
     Args:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from gramloop.data.checks import check_images, raise_problems
+from gramloop.data.checks import check_headers, raise_problems
 from gramloop.data.records import DataSet, Record
 from gramloop.data.truth import Annotation, mask_area
 from gramloop.errors import GramLoopError
@@ -135,7 +135,7 @@ def open_coco(root: Path | str) -> DataSet:
         number = zero["id"] = 1 + max(entry["id"] for entry in raw["annotations"])  # type: ignore[index]
         notes.append(f"annotation id 0 was renumbered to {number}: COCO's evaluator takes 0 for no match")
     records = tuple(replace(one, annotations=tuple(by_image.get(int(one.image_id), ()))) for one in data)
-    data = check_images(replace(data, records=records, notes=tuple(notes)), problems)
+    data = check_headers(replace(data, records=records, notes=tuple(notes)), problems)
     problems += (problem for record in data if record.height for problem in _object_problems(record))
     raise_problems(path, problems)
     return data
@@ -173,7 +173,7 @@ def open_panoptic(root: Path | str) -> DataSet:
         records.append(replace(record, label_path=colours, annotations=tuple(infos)))
     raise_problems(path, problems)
     things = frozenset(each.id for each in content.categories if each.isthing)
-    data = check_images(replace(data, records=tuple(records), things=things), problems)
+    data = check_headers(replace(data, records=tuple(records), things=things), problems)
     raise_problems(path, problems)
     return data
 

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from gramloop.data.checks import check_images, raise_problems
+from gramloop.data.checks import check_headers, raise_problems
 from gramloop.data.records import DataSet, Record, TaskName
 from gramloop.data.truth import ClassList, DepthFormat
 from gramloop.errors import GramLoopError
@@ -185,7 +185,7 @@ def open_depth(root: Path | str, *, split: str = DEFAULT_SPLIT, stored: DepthFor
 
 
 def _checked(data: DataSet, problems: list[str]) -> DataSet:
-    data = check_images(data, problems)
+    data = check_headers(data, problems)
     raise_problems(data.root, problems)
     return data
 

@@ -32,7 +32,7 @@ def _motion_blur(image: Image, radius: int, sigma: float, rng: np.random.Generat
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ShiftRecipe:
     """How a shift is made: a function of an image, of its parameters and, where it is random, of a generator."""
 
     function: Callable[..., Image]
@@ -66,25 +66,31 @@ _SPATTER = Scale(
     )
 )
 RECIPES = {
-    "gaussian_noise": Recipe(noise.gaussian_noise, Scale((0.08, 0.12, 0.18, 0.26, 0.38), "add"), True),
-    "shot_noise": Recipe(noise.shot_noise, Scale((60, 25, 12, 5, 3), "multiply"), True),
-    "impulse_noise": Recipe(noise.impulse_noise, Scale((0.03, 0.06, 0.09, 0.17, 0.27), "add", most=1), True),
-    "defocus_blur": Recipe(_defocus_blur, Scale((3, 4, 6, 8, 10), "add")),
-    "glass_blur": Recipe(blur.glass_blur, _GLASS, True),
-    "motion_blur": Recipe(_motion_blur, Scale(((10, 3), (15, 5), (15, 8), (15, 12), (20, 15))), True),
-    "zoom_blur": Recipe(blur.zoom_blur, _ZOOM),
-    "snow": Recipe(weather.snow, _SNOW, True),
-    "frost": Recipe(weather.frost, Scale(((1, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75))), True),
-    "fog": Recipe(weather.fog, Scale(((1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4))), True),
-    "brightness": Recipe(digital.brightness, Scale((0.1, 0.2, 0.3, 0.4, 0.5), "add", most=1)),
-    "contrast": Recipe(digital.contrast, Scale((0.4, 0.3, 0.2, 0.1, 0.05), "multiply")),
-    "elastic_transform": Recipe(digital.elastic_transform, Scale((12.5, 16.25, 21.25, 25, 30), "add"), True),
-    "pixelate": Recipe(digital.pixelate, Scale((0.6, 0.5, 0.4, 0.3, 0.25), "multiply")),
-    "jpeg_compression": Recipe(digital.jpeg_compression, Scale((25, 18, 15, 10, 7), "add", least=1)),
-    "speckle_noise": Recipe(noise.speckle_noise, Scale((0.15, 0.2, 0.35, 0.45, 0.6), "add"), True),
-    "gaussian_blur": Recipe(blur.gaussian_blur, Scale((1, 2, 3, 4, 6), "add")),
-    "spatter": Recipe(weather.spatter, _SPATTER, True),
-    "saturate": Recipe(digital.saturate, Scale(((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2)))),
+    "gaussian_noise": ShiftRecipe(noise.gaussian_noise, Scale((0.08, 0.12, 0.18, 0.26, 0.38), "add"), True),
+    "shot_noise": ShiftRecipe(noise.shot_noise, Scale((60, 25, 12, 5, 3), "multiply"), True),
+    "impulse_noise": ShiftRecipe(
+        noise.impulse_noise, Scale((0.03, 0.06, 0.09, 0.17, 0.27), "add", most=1), True
+    ),
+    "defocus_blur": ShiftRecipe(_defocus_blur, Scale((3, 4, 6, 8, 10), "add")),
+    "glass_blur": ShiftRecipe(blur.glass_blur, _GLASS, True),
+    "motion_blur": ShiftRecipe(_motion_blur, Scale(((10, 3), (15, 5), (15, 8), (15, 12), (20, 15))), True),
+    "zoom_blur": ShiftRecipe(blur.zoom_blur, _ZOOM),
+    "snow": ShiftRecipe(weather.snow, _SNOW, True),
+    "frost": ShiftRecipe(
+        weather.frost, Scale(((1, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75))), True
+    ),
+    "fog": ShiftRecipe(weather.fog, Scale(((1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4))), True),
+    "brightness": ShiftRecipe(digital.brightness, Scale((0.1, 0.2, 0.3, 0.4, 0.5), "add", most=1)),
+    "contrast": ShiftRecipe(digital.contrast, Scale((0.4, 0.3, 0.2, 0.1, 0.05), "multiply")),
+    "elastic_transform": ShiftRecipe(
+        digital.elastic_transform, Scale((12.5, 16.25, 21.25, 25, 30), "add"), True
+    ),
+    "pixelate": ShiftRecipe(digital.pixelate, Scale((0.6, 0.5, 0.4, 0.3, 0.25), "multiply")),
+    "jpeg_compression": ShiftRecipe(digital.jpeg_compression, Scale((25, 18, 15, 10, 7), "add", least=1)),
+    "speckle_noise": ShiftRecipe(noise.speckle_noise, Scale((0.15, 0.2, 0.35, 0.45, 0.6), "add"), True),
+    "gaussian_blur": ShiftRecipe(blur.gaussian_blur, Scale((1, 2, 3, 4, 6), "add")),
+    "spatter": ShiftRecipe(weather.spatter, _SPATTER, True),
+    "saturate": ShiftRecipe(digital.saturate, Scale(((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2)))),
 }
 CORRUPTIONS = tuple(RECIPES)[:15]
 """The 15 corruptions of the -C suites."""

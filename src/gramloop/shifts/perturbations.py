@@ -13,7 +13,7 @@ import numpy.typing as npt
 from gramloop.errors import GramLoopError
 from gramloop.shifts import blur, digital, noise
 from gramloop.shifts.common import Image, Scale, check_image
-from gramloop.shifts.corruptions import RECIPES, Recipe
+from gramloop.shifts.corruptions import RECIPES, ShiftRecipe
 from gramloop.shifts.geometry import GEOMETRIC, affine_matrix, warp_image
 
 
@@ -25,15 +25,15 @@ def _line_blur(image: Image, size: int, rng: np.random.Generator) -> Image:
 _ZOOM = Scale(((1, 1.05, 0.01), (1, 1.07, 0.01), (1, 1.10, 0.02), (1, 1.12, 0.02), (1.03, 1.18, 0.03)))
 _RECIPES = {
     "gaussian": RECIPES["gaussian_noise"],
-    "shot": Recipe(noise.shot_noise, Scale((250, 100, 50, 30, 15), "multiply"), True),
+    "shot": ShiftRecipe(noise.shot_noise, Scale((250, 100, 50, 30, 15), "multiply"), True),
     "impulse": RECIPES["impulse_noise"],
-    "speckle": Recipe(noise.speckle_noise, Scale((0.15, 0.2, 0.25, 0.3, 0.35), "add"), True),
+    "speckle": ShiftRecipe(noise.speckle_noise, Scale((0.15, 0.2, 0.25, 0.3, 0.35), "add"), True),
     "defocus": RECIPES["defocus_blur"],
-    "motion": Recipe(_line_blur, Scale((7, 9, 13, 17, 25), "add"), True),
-    "zoom": Recipe(blur.zoom_blur, _ZOOM),
-    "contrast": Recipe(digital.more_contrast, Scale((1.2, 1.4, 1.6, 1.8, 2.0), "add")),
+    "motion": ShiftRecipe(_line_blur, Scale((7, 9, 13, 17, 25), "add"), True),
+    "zoom": ShiftRecipe(blur.zoom_blur, _ZOOM),
+    "contrast": ShiftRecipe(digital.more_contrast, Scale((1.2, 1.4, 1.6, 1.8, 2.0), "add")),
     "brightness": RECIPES["brightness"],
-    "darkness": Recipe(digital.darkness, Scale((0.9, 0.8, 0.7, 0.6, 0.5), "add", least=0)),
+    "darkness": ShiftRecipe(digital.darkness, Scale((0.9, 0.8, 0.7, 0.6, 0.5), "add", least=0)),
     "jpeg": RECIPES["jpeg_compression"],
     "pixelate": RECIPES["pixelate"],
     "fog": RECIPES["fog"],
