@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 INK, GREY, WINDOW, PROBE, GATE = "#263238", "#b0bec5", "#ff8a50", "#eceff1", "#00796b"
-ROWS = (96, 236, 376)  # middles: the ordinary pass, the proposal and its probe, what the host goes on with
+ROWS = (96, 236, 376)  # middles: the baseline pass, the proposal and its probe, what the host goes on with
 BEFORE, INSIDE, AFTER = (130, 162, 194, 226), (286, 318, 350), (470, 502, 534, 566, 598)
 STATE, PATCHES, MAP = 420, 690, 920
 DRIFT = (0.1, 0.2, 0.1, 0.9, 0.2, 0.6, 1.0, 0.8, 0.1, 0.3, 0.7, 0.2, 0.1, 0.1, 0.2, 0.1)
@@ -53,11 +53,11 @@ def grid(x: int, row: int, shades: Sequence[float], colour: str) -> str:
     return "".join(cells)
 
 
-def ordinary_pass() -> list[str]:
+def baseline_pass() -> list[str]:
     """The first row: what the model would have done anyway."""
     row = ROWS[0]
     return [
-        text(30, row - 62, "1  ordinary pass", 15, font_weight="bold", text_anchor="start"),
+        text(30, row - 62, "1  baseline pass", 15, font_weight="bold", text_anchor="start"),
         text(60, row + 5, "image"),
         arrow((86, row), (126, row)),
         blocks(BEFORE, row, GREY),
@@ -143,7 +143,7 @@ def drawing() -> str:
         f'<path d="M0,0 L8,4 L0,8 z" fill="{colour}"/></marker>'
         for name, colour in (("tip", INK), ("warm", WINDOW), ("cool", GATE))
     )
-    parts = [*ordinary_pass(), *proposal_and_probe(), *accepted()]
+    parts = [*baseline_pass(), *proposal_and_probe(), *accepted()]
     return (
         '<svg xmlns="http://www.w3.org/2000/svg" width="1060" height="460" viewBox="0 0 1060 460" font-family="Helvetica, Arial, sans-serif">\n'
         f'<rect width="1060" height="460" fill="white"/>\n<defs>{tips}</defs>\n'

@@ -73,6 +73,7 @@ _CSS = """
 .gl-grid figure { margin: 0; min-width: 0; }
 .gl-grid img { width: 100%; height: auto; display: block; }
 .gl-grid small { display: block; }
+.gl-grid figure:has(img[alt^="drift and gate"]) { grid-column: 1 / -1; }
 .gl-legend { list-style: none; display: flex; flex-wrap: wrap; gap: .25rem 1rem; padding: 0; }
 .gl-legend i { display: inline-block; width: .85rem; height: .85rem; margin-right: .4rem; }
 .gl-table { overflow-x: auto; contain: inline-size; }
