@@ -120,7 +120,7 @@ def test_an_image_that_cannot_be_read_counts_for_no_candidate(tmp_path):
         records[5] = replace(records[5], truth=PixelLabels(records[5].truth.indices[:-1]))
     target = lawful_target(Lawful(peak), images=24)
     broken = replace(target.workload, open_images=partial(MemoryImages, data))
-    found = search(replace(target, subject=broken), budget=500, out=tmp_path)
+    found = search(replace(target, workload=broken), budget=500, out=tmp_path)
     assert found.config == ReplayConfig(window=(2, 2), replays=1, strength=0.5)
     assert found.outcome.failures
     assert all("image-5" in text and "16 x 15" in text for text in found.outcome.failures)
@@ -174,7 +174,7 @@ def test_a_cost_limit_keeps_out_what_a_stack_would_cost():
 
 def test_without_stacking_one_mitigation_is_chosen():
     found = search(staged(), STAGES, 1200, replace(CALM, stacking=False))
-    assert not found.search.combines
+    assert not any(rung.joining for rung in found.search.schedule.rungs)
     assert len(found.stack) == 1
 
 
@@ -257,7 +257,7 @@ def test_a_finished_search_predicts_nothing_again(tmp_path):
     refusing = replace(
         target.workload, load_predictor=lambda device: SimpleNamespace(predict=None, blocks=())
     )
-    search(replace(target, subject=refusing), budget=500, out=tmp_path)
+    search(replace(target, workload=refusing), budget=500, out=tmp_path)
     assert (tmp_path / RESULT).read_bytes() == before
 
 
@@ -291,4 +291,4 @@ def test_what_cannot_be_sent_to_other_processes_is_refused():
     target = few()
     local = replace(target.workload, load_predictor=lambda device: None)
     with pytest.raises(GramLoopError, match="cannot be sent to other processes"):
-        search(replace(target, subject=local), workers=2)
+        search(replace(target, workload=local), workers=2)

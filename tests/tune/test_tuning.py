@@ -117,7 +117,7 @@ def test_the_verdict_is_that_of_the_images(model_folder, scene_folder, tmp_path)
 @pytest.mark.parametrize("task", ["semantic", pytest.param("detection", marks=pytest.mark.slow)])
 def test_without_labels_a_change_of_clean_predictions_is_no_gain(model_folder, scene_folder, tmp_path, task):
     target = suite_target(small_request(model_folder, scene_folder, task, truth="clean"))
-    assert target.about["truth"] == "clean"
+    assert target.identity()["truth"] == "clean"
     search = plan_search(target, SPACE, 170)
     assert search.plan["options"]["clean_tolerance"] == 100.0
     assert "clean predictions may change by anything" in describe_search(search)
@@ -131,7 +131,6 @@ def test_without_labels_a_change_of_clean_predictions_is_no_gain(model_folder, s
     assert about["unseen images"]["clean"]["agreement"] < 100
     assert "clean gain" not in about["finalists"][0]
     assert about["finalists"][0]["clean change"] < 0
-    assert "points changed" in str(found.tables()[1])
 
 
 def test_a_limit_on_change_without_labels(model_folder, scene_folder):

@@ -214,7 +214,7 @@ def memory_target(
 def _made(
     predictor: Predictor[Prediction] | Callable[[], Predictor[Prediction]], device: str | None
 ) -> Predictor[Prediction]:
-    return predictor if isinstance(predictor, Predictor) else predictor()
+    return predictor() if callable(predictor) and not isinstance(predictor, Predictor) else predictor
 
 
 def with_identity(target: Target, data: Mapping[str, Records], version: str = "") -> Target:
