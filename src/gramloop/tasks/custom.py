@@ -56,7 +56,7 @@ from gramloop.tasks.semantic import Segmentation
 
 Preprocess = Callable[[RGB], Any]
 Postprocess = Callable[[Any, tuple[int, int]], object]  # outputs, and height and width of the image
-Array = NDArray[np.generic]
+_Array = NDArray[np.generic]
 _BOXES = ("boxes", "scores", "labels")
 _GREY = np.full((64, 64, 3), 128, np.uint8)  # its prediction tells the task of a model that does not
 
@@ -265,7 +265,7 @@ def read_classes(given: object, name: str) -> Classes:
     return {number: None if label is None else str(label) for number, label in numbered.items()}
 
 
-def _detection(boxes: Array, scores: Array, labels: Array, *, name: str) -> Detection:
+def _detection(boxes: _Array, scores: _Array, labels: _Array, *, name: str) -> Detection:
     many = len(scores) if scores.ndim == 1 else -1
     if (many and boxes.shape != (many, 4)) or labels.shape != (many,):
         raise GramLoopError(
@@ -277,7 +277,7 @@ def _detection(boxes: Array, scores: Array, labels: Array, *, name: str) -> Dete
     return Detection(corners, scores[best].astype(np.float32), labels[best].astype(np.int64))
 
 
-def _array(value: object) -> Array:
+def _array(value: object) -> _Array:
     return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
 
 

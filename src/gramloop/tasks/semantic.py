@@ -8,6 +8,7 @@ flipped or rescaled.
 from __future__ import annotations
 
 import io
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -357,7 +358,7 @@ class Segmenter(ViTPredictor[Segmentation]):
         """Mean scores of every image per version, the replay's maps of every image, and the blocks of a crop."""
         height, width = shown.shape[-2:]
         versions = [[Canvas(height, width) for _ in shown] for _ in range(1 + paired)]
-        maps: list[dict[str, Canvas]] = [{} for _ in shown]
+        maps: list[dict[str, Canvas]] = [defaultdict(lambda: Canvas(height, width)) for _ in shown]
         executed = []
         for crops in self._crops(height, width):
             batch = torch.cat([crop.of(shown) for crop in crops]).to(self.backbone.device)
@@ -371,8 +372,7 @@ class Segmenter(ViTPredictor[Segmentation]):
             measured = trace_kinds(loop.trace) if loop.trace is not None and loop.trace.drift else {}
             for kind, values in measured.items():
                 for (crop, image), each in zip(places, values, strict=True):
-                    canvas = maps[image].setdefault(kind, Canvas(height, width))
-                    canvas.add(crop, F.interpolate(each[None], (crop.height, crop.width))[0])
+                    maps[image][kind].add(crop, F.interpolate(each[None], (crop.height, crop.width))[0])
         blocks = round(sum(executed) / len(executed)) if executed else self.backbone.shape.depth
         return versions, maps, blocks
 
