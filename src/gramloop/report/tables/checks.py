@@ -15,7 +15,7 @@ from gramloop.report.consistency import gram_consistency, ratios
 from gramloop.report.load import PARTS
 from gramloop.report.run import Run
 from gramloop.report.tables.main import (
-    DIGITS,
+    SCORE_DIGITS,
     TEXT,
     clean_coco_of,
     method_table,
@@ -55,9 +55,9 @@ def placements_table(run: Run, group: Sequence[Run]) -> Table | None:
             Column("gate", "Gate at", TEXT),
             Column("update", "Update at", TEXT),
             Column("method", "Method", TEXT),
-            Column("score", run.score_title, digits=DIGITS),
-            Column("gain", "Δ", digits=DIGITS, signed=True),
-            *((Column("robustness", "ER", digits=DIGITS),) if clean else ()),
+            Column("score", run.score_title, digits=SCORE_DIGITS),
+            Column("gain", "Δ", digits=SCORE_DIGITS, signed=True),
+            *((Column("robustness", "ER", digits=SCORE_DIGITS),) if clean else ()),
         ),
         rows,
         key=f"{run.key}-placement",

@@ -11,7 +11,7 @@ from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.results import measures_gain, metrics_of
 from gramloop.metrics.segmentation import QUALITIES
 from gramloop.report.run import Run
-from gramloop.report.tables.main import DIGITS, TEXT, method_table
+from gramloop.report.tables.main import SCORE_DIGITS, TEXT, method_table
 from gramloop.util.table import Cell, Column, Table
 
 _NUMBERS = {1: "One", 2: "Two", 3: "Three", 4: "Four", 5: "Five"}
@@ -119,7 +119,7 @@ def every_metric(run: Run) -> Table | None:
         (
             Column("condition", "Condition", TEXT),
             Column("method", "Method", TEXT),
-            *(Column(name, digits=DIGITS) for name in metrics),
+            *(Column(name, digits=SCORE_DIGITS) for name in metrics),
         ),
         [
             (result.condition.key, method, *(result.scores[method][name] for name in metrics))

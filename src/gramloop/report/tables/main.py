@@ -14,7 +14,7 @@ from gramloop.report.run import Run
 from gramloop.report.stats import Evidence, deciding, decision
 from gramloop.util.table import BETTER, UNCLEAR, WORSE, Cell, Column, Table
 
-DIGITS = 3  # of scores and gains, as the paper prints them
+SCORE_DIGITS = 3  # of scores and gains, as the paper prints them
 TEXT: Final = "text"
 
 
@@ -41,9 +41,9 @@ def method_table(
     """
     compared = [name for name in methods if name != BASELINE] if BASELINE in methods else []
     titles = ["Δ"] if len(compared) == 1 else [f"Δ {name}" for name in compared]
-    columns = [Column(name, digits=DIGITS) for name in methods]
+    columns = [Column(name, digits=SCORE_DIGITS) for name in methods]
     for name, heading in zip(compared, titles, strict=True):
-        columns.append(Column(f"{name} gain", heading, digits=DIGITS, signed=True))
+        columns.append(Column(f"{name} gain", heading, digits=SCORE_DIGITS, signed=True))
     cells = []
     for head, scores in rows:
         base = None if changes_only(head[0]) else scores.get(BASELINE)
@@ -107,7 +107,7 @@ def relative_results(group: Sequence[Run], key: str = "relative") -> Table | Non
                 rows.append((run.name, name, *(values.get(method) for method in methods)))
     if not rows:
         return None
-    scores = (Column(name, digits=DIGITS) for name in methods)
+    scores = (Column(name, digits=SCORE_DIGITS) for name in methods)
     return Table(
         "Relative to clean images and to the baseline",
         (Column("suite", "Suite", TEXT), Column("measure", "Measure", TEXT), *scores),
@@ -178,12 +178,12 @@ def gains_table(evidence: Sequence[Evidence], key: str = "gains") -> Table:
         (
             Column("suite", "Suite", TEXT),
             Column("method", "Method", TEXT),
-            Column("gain", "Δ", digits=DIGITS, signed=True),
-            Column("interval", "95% CI", "interval", DIGITS, shown=False),
-            Column("corrected", "95% CI, corrected", "interval", DIGITS, shown=False),
+            Column("gain", "Δ", digits=SCORE_DIGITS, signed=True),
+            Column("interval", "95% CI", "interval", SCORE_DIGITS, shown=False),
+            Column("corrected", "95% CI, corrected", "interval", SCORE_DIGITS, shown=False),
             Column("units", "Drawn from", TEXT),
             Column("coverage", "Covers", digits=1, unit="%", shown=False),
-            Column("deciding", "95% interval", "interval", DIGITS),
+            Column("deciding", "95% interval", "interval", SCORE_DIGITS),
             Column("verdict", "Verdict", TEXT),
         ),
         rows,
@@ -254,7 +254,7 @@ def matrix_table(evidence: Evidence) -> Table:
         (
             Column("rank", "#", digits=0),
             Column("method", "Method", TEXT),
-            Column("score", run.score_title, digits=DIGITS),
+            Column("score", run.score_title, digits=SCORE_DIGITS),
             *(Column(f"against {name}", str(place), "mark") for place, name in numbered),
         ),
         [
@@ -293,12 +293,12 @@ def pairs_table(evidence: Evidence) -> Table:
         (
             Column("better", "Method", TEXT),
             Column("worse", "against", TEXT),
-            Column("gain", "Δ", digits=DIGITS, signed=True),
-            Column("interval", "95% CI", "interval", DIGITS, shown=False),
-            Column("corrected", "95% CI, corrected", "interval", DIGITS, shown=False),
-            Column("joint", "95% CI, all pairs", "interval", DIGITS, shown=False),
+            Column("gain", "Δ", digits=SCORE_DIGITS, signed=True),
+            Column("interval", "95% CI", "interval", SCORE_DIGITS, shown=False),
+            Column("corrected", "95% CI, corrected", "interval", SCORE_DIGITS, shown=False),
+            Column("joint", "95% CI, all pairs", "interval", SCORE_DIGITS, shown=False),
             Column("units", "Drawn from", TEXT),
-            Column("deciding", "95% interval", "interval", DIGITS),
+            Column("deciding", "95% interval", "interval", SCORE_DIGITS),
             Column("verdict", "Significant", TEXT),
         ),
         rows,
@@ -330,11 +330,11 @@ def stacking_table(evidence: Evidence) -> Table:
             Column("method", "Stack", TEXT),
             Column("first", "First", TEXT),
             Column("second", "Second", TEXT),
-            *(Column(key, title, digits=DIGITS, signed=True) for key, title in gains),
-            Column("excess", "Beyond the sum, 95% CI", "interval", DIGITS, estimate=True, shown=False),
-            Column("joint", "all stacks", "interval", DIGITS, shown=False),
+            *(Column(key, title, digits=SCORE_DIGITS, signed=True) for key, title in gains),
+            Column("excess", "Beyond the sum, 95% CI", "interval", SCORE_DIGITS, estimate=True, shown=False),
+            Column("joint", "all stacks", "interval", SCORE_DIGITS, shown=False),
             Column("units", "Drawn from", TEXT),
-            Column("deciding", "Beyond the sum, 95% interval", "interval", DIGITS, estimate=True),
+            Column("deciding", "Beyond the sum, 95% interval", "interval", SCORE_DIGITS, estimate=True),
             Column("words", "Together", TEXT),
         ),
         rows,
