@@ -71,7 +71,7 @@ def test_neutral_undone_counted_or_refused(request, name, kind, images, all_stat
 def hooks_of(predictor):
     """Every hook and replaced forward on the predictor's model; transformers leaves some of its own there."""
     modules = (
-        [] if predictor.host is None else list(getattr(predictor, "model", predictor.host.vit).modules())
+        [] if predictor.host is None else list(getattr(predictor, "model", predictor.host.module).modules())
     )
     return [
         (list(each._forward_hooks), list(each._forward_pre_hooks), "forward" in vars(each))

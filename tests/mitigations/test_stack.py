@@ -138,7 +138,7 @@ def test_replays_have_the_names_of_the_table_or_settings():
         ("medial", "there is no mitigation 'medial'; did you mean median"),
         ("", "there is no mitigation ''"),
         ("median:4", "a side of 1, 3, 5 or 7 pixels, not 4"),
-        ("median:x", "a side of 1, 3, 5 or 7 pixels, not 'x'"),
+        ("median:x", "median takes a number from 1 to 7, not 'x'"),
         ("gaussian:-1", "gaussian takes a number from 0 to 20, not '-1'"),
         ("nlm:nan", "nlm takes a number from 0 to 255, not 'nan'"),
         ("flip:2", "flip takes no arguments, so not '2'"),

@@ -41,6 +41,7 @@ MIN_IMAGES = 8  # a spread over fewer means nothing
 SPLIT_IMAGES = 32  # taken from a data set to calibrate on
 QUANTILE = 0.99  # of in-distribution images have less noise than the level that is kept
 Candidate = tuple[Place, tuple[int, ...]]
+_watch = partial(FeatureHooks, this_thread=True, required=False)  # a place may be none that the head reads
 
 
 @dataclass(frozen=True)
@@ -232,7 +233,7 @@ class FeatureRecorder:
         call = None
         with ExitStack() as hooks, torch.no_grad():
             for candidate in self.source.places():
-                hooks.enter_context(_watching(self.source, candidate, self._recorder(candidate)))
+                hooks.enter_context(_watch(self.source, *candidate, self._recorder(candidate)))
             if self.source.vit.embedding is not None:
                 hooks.enter_context(self.source.vit.embedding.register_forward_hook(self._embedded))
             for call in calls:
@@ -274,12 +275,6 @@ class FeatureRecorder:
             self.levels += image_noise(noise_response(args[0])).tolist()
 
 
-def _watching(
-    source: FeatureSource, candidate: Candidate, change: Callable[[int, Tensor, Tensor | None], Tensor | None]
-) -> FeatureHooks:
-    return FeatureHooks(source, *candidate, change, this_thread=True, required=False)
-
-
 def _place_read(
     source: FeatureSource, candidates: Sequence[Candidate], call: Callable[[], object]
 ) -> Candidate | None:
@@ -297,7 +292,7 @@ def _place_read(
         for candidate in candidates:
             returned.clear()
             # no norm, which removes shifts and scales, undoes an exchange of channels
-            with _watching(source, candidate, lambda tap, patches, valid: patches.flip(-1)):
+            with _watch(source, *candidate, lambda tap, patches, valid: patches.flip(-1)):
                 call()
             if not any(baseline) or not all(map(_equal, baseline, returned)):
                 return candidate

@@ -21,7 +21,7 @@ from torch.utils.hooks import RemovableHandle
 
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Tap, TappedViT
-from gramloop.replay.guards import hide_from_compiler, show_to_compiler
+from gramloop.replay.guards import hide_from_compiler, registering, show_to_compiler
 from gramloop.replay.vit import TokenLayout, ViT, find_vit
 
 Place = Literal["norm", "states", "blocks"]
@@ -68,8 +68,7 @@ def feature_source(model: object, needed_by: str, **description: Any) -> Feature
         needed_by: what is refused otherwise.
         description: ``blocks``, ``norm``, ``prefix`` and ``which`` as `gramloop.attach` takes them.
     """
-    from_predictor = callable(getattr(model, "predict", None))
-    if isinstance(model, nn.Module) and not from_predictor:
+    if isinstance(model, nn.Module) and not callable(getattr(model, "predict", None)):
         found = FeatureSource(find_vit(model, **description), getattr(model, "_orig_mod", model))
     else:
         found = _source_of_predictor(model, needed_by)
@@ -107,27 +106,19 @@ def _returned_blocks(vit: ViT) -> tuple[int, ...]:
     return tuple(int(stage) % stages - 1 for stage in named if int(stage) % stages > 0)
 
 
-class _Forward:
-    """What one thread's current forward has shown: outputs of blocks, and how many patches were passed on."""
-
-    def __init__(self) -> None:
-        self.states: dict[int, Tensor] = {}
-        self.met = 0
-
-
 class _Thread(threading.local):
-    """Each thread's own forward; ``listens`` says whether hooks act in it. Nothing is assigned after that: a compiled
-    graph writes into objects that a thread-local holds, but not its attributes."""
+    """Each thread's own forward: outputs of blocks, of which blocks patches were met, and whether hooks act.
+
+    Nothing is assigned later: a compiled graph writes into objects that a thread-local holds, but not its attributes.
+    """
 
     def __init__(self, only: int | None) -> None:
         self.only, self.listens = only, only in (None, threading.get_ident())
-        self.forward = _Forward()
+        self.states: dict[int, Tensor] = {}
+        self.met: set[int] = set()
 
     def __reduce__(self) -> tuple[type[_Thread], tuple[int | None]]:
         return type(self), (self.only,)
-
-
-_registering = threading.RLock()  # torch can give two threads that register hooks at once the same handle
 
 
 class Hooks:
@@ -145,14 +136,14 @@ class Hooks:
 
     def register(self, *hooks: Registration) -> None:
         """Call each registering method with its hook, and let compiled models see that there are hooks now."""
-        with _registering:
+        with registering:
             self._handles += [method(hook) for method, hook in hooks]
         modules = {getattr(getattr(method, "func", method), "__self__", None) for method, _ in hooks}
         self._compiled += show_to_compiler([each for each in modules if isinstance(each, nn.Module)])
 
     def detach(self) -> None:
         """Remove the hooks: the model is what it was, to the bit."""
-        with _registering:
+        with registering:
             for handle in self._handles:
                 handle.remove()
             self._handles.clear()
@@ -197,7 +188,13 @@ class FeatureHooks(Hooks):
         if at == "norm" and source.backbone is not None:
             self.register((source.backbone.tap_point.register_forward_hook, self._after_tap))
             return
-        self.register(*getattr(self, f"_{at}_hooks")())
+        if at == "norm":
+            self.register(*self._norm_hooks())
+        elif at == "states":
+            self.register((partial(vit.module.register_forward_hook, prepend=True), self._after_vit))
+        else:
+            blocks = ((vit.blocks[tap], partial(self._block_changed, tap)) for tap in self.taps)
+            self.register(*((block.register_forward_hook, hook) for block, hook in blocks))
         if required:
             self.register(
                 (source.model.register_forward_pre_hook, self._before_forward),
@@ -216,15 +213,6 @@ class FeatureHooks(Hooks):
             (partial(norm.register_forward_hook, prepend=True), self._after_norm),
         ]
 
-    def _states_hooks(self) -> list[Registration]:
-        return [(partial(self.vit.module.register_forward_hook, prepend=True), self._after_vit)]
-
-    def _blocks_hooks(self) -> list[Registration]:
-        return [
-            (self.vit.blocks[tap].register_forward_hook, partial(self._block_changed, tap))
-            for tap in self.taps
-        ]
-
     @property
     def _has_queries(self) -> bool:
         return 0 < self.vit.plain_depth < self.vit.depth
@@ -241,12 +229,12 @@ class FeatureHooks(Hooks):
     def _after_block(self, tap: int, block: nn.Module, args: Any, output: Any) -> None:
         state = _first(output)
         if self._here.listens and state is not None:
-            self._here.forward.states[tap] = state
+            self._here.states[tap] = state
 
     def _after_norm(self, norm: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
         if not self._here.listens or not args:
             return None
-        states, layout = self._here.forward.states, self.vit.layout
+        states, layout = self._here.states, self.vit.layout
         tap = next((tap for tap, state in states.items() if state is args[0]), None)
         if tap is None or tap not in self.taps:
             return None
@@ -292,7 +280,7 @@ class FeatureHooks(Hooks):
     def _changed(self, tap: int, tokens: Tensor, layout: TokenLayout) -> Tensor | None:
         """Tokens (B, T, C) with their patches changed; None where they stay."""
         patches = layout.patches(tokens)
-        self._here.forward.met += 1
+        self._here.met.add(tap)
         changed = self._change(tap, patches, None if self.valid is None else self.valid.flatten(1))
         if changed is None or not layout.others:
             return changed
@@ -300,12 +288,11 @@ class FeatureHooks(Hooks):
         return torch.cat([tokens[:, : layout.prefix], changed, tokens[:, end:]], dim=1)
 
     def _before_forward(self, *_: object) -> None:
-        self._here.forward.met = 0
+        self._here.met.clear()
 
     def _after_forward(self, *_: object) -> None:
-        forward = self._here.forward
-        forward.states.clear()
-        if self._here.listens and not forward.met and not torch.compiler.is_compiling():
+        self._here.states.clear()
+        if self._here.listens and not self._here.met and not torch.compiler.is_compiling():
             raise GramLoopError(
                 f"{self.vit.name} passed on none of the blocks {list(self.taps)} of the calibration statistics in this "
                 "forward, so nothing was recentred; calibrate with the model called as it is here"

@@ -225,11 +225,11 @@ def batch_norms(model: object) -> list[_BatchNorm]:
     """The batch norms with a running mean in a module, or in the modules of a predictor, outside its ViT."""
     if isinstance(model, nn.Module) and not hasattr(model, "host"):
         parts = [model]
-        kept: list[object] = [find_vit(model).vit]
+        kept: list[object] = [find_vit(model).module]
     else:
         parts = [each for each in vars(model).values() if isinstance(each, nn.Module)]
         vit = getattr(model, "host", None)
-        kept = [vit and vit.vit, getattr(model, "backbone", None)]
+        kept = [vit and vit.module, getattr(model, "backbone", None)]
     inside = {module for each in kept if isinstance(each, nn.Module) for module in each.modules()}
     found = dict.fromkeys(module for part in parts for module in part.modules() if module not in inside)
     return [each for each in found if isinstance(each, _BatchNorm) and each.running_mean is not None]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from gramloop.errors import GramLoopError
 from gramloop.mitigations.base import Mitigation, NumberMitigation, Stats
@@ -40,19 +40,14 @@ class Median(PixelMitigation, NumberMitigation):
     side: int = 3
 
     name = "median"
+    limits = (1, 7)
 
     def __post_init__(self) -> None:
         if self.side not in (1, 3, 5, 7):
-            raise GramLoopError(f"median takes a side of 1, 3, 5 or 7 pixels, not {self.side}")
-
-    @classmethod
-    def parse(cls, arguments: str) -> Self:
-        if arguments and not arguments.isdecimal():
-            raise GramLoopError(f"median takes a side of 1, 3, 5 or 7 pixels, not {arguments!r}")
-        return cls(int(arguments or 3))
+            raise GramLoopError(f"median takes a side of 1, 3, 5 or 7 pixels, not {self.side:g}")
 
     def call(self, stats: Stats) -> tuple[Filter, Any]:
-        return median, self.side
+        return median, int(self.side)
 
 
 @dataclass(frozen=True)
@@ -98,37 +93,28 @@ class Denoise(PixelMitigation, NumberMitigation):
         return denoised, usual if self.level is None else self.level
 
 
-class CalibratedPixels(PixelMitigation):
-    """Acts on images whose appearance lies outside the in-distribution range, more the farther they lie."""
+@dataclass(frozen=True)
+class Levels(PixelMitigation):
+    """Stretches contrast around each channel's mean and shifts brightness, all channels alike."""
+
+    name = "levels"
+    function = staticmethod(levelled)
 
     def check(self, predictor: AnyPredictor, stack: Sequence[Mitigation], stats: Stats) -> None:
-        self.usual(stats)
+        self.call(stats)
 
-    def usual(self, stats: Stats) -> Mapping[str, float]:
-        """The range of each number of `appearance` over in-distribution images."""
+    def call(self, stats: Stats) -> tuple[Filter, Any]:
         if stats is None or not stats.pixels:
             raise GramLoopError(
                 f"{self.name} needs the appearance of in-distribution images; calibrate on a few dozen of them "
                 "(gramloop calibrate) and give the statistics"
             )
-        return stats.pixels
+        return self.function, stats.pixels
 
 
 @dataclass(frozen=True)
-class Levels(CalibratedPixels):
-    """Stretches contrast around each channel's mean and shifts brightness, all channels alike."""
-
-    name = "levels"
-
-    def call(self, stats: Stats) -> tuple[Filter, Any]:
-        return levelled, self.usual(stats)
-
-
-@dataclass(frozen=True)
-class Sharpen(CalibratedPixels):
+class Sharpen(Levels):
     """Adds detail to images that are less sharp than in-distribution ones."""
 
     name = "sharpen"
-
-    def call(self, stats: Stats) -> tuple[Filter, Any]:
-        return sharpened, self.usual(stats)
+    function = staticmethod(sharpened)

@@ -103,15 +103,55 @@ attached = attach
 """`attach`, as it reads in a ``with`` statement."""
 
 
-@dataclass
-class _Entry:
-    """One resolution of one forward; most hosts pass one through their blocks. ``states``: the baseline's, by block."""
+class Resolution:
+    """One resolution of one forward, and how the host calls its blocks: apart from states all are given the same.
 
-    call: BlockCall
-    states: dict[int, Tensor]
-    valid: Tensor | None
-    share: Tensor | None
-    trace: Trace | None
+    states: the baseline's, (B, T, C), by block. valid, share, trace: as `gram_gated_replay` takes them.
+    listed: the host passes a list of resolutions through its blocks; most pass one state.
+    """
+
+    valid: Tensor | None = None
+    share: Tensor | None = None
+    trace: Trace | None = None
+
+    def __init__(self, vit: ViT, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        hidden = hidden_states(args, kwargs)
+        self.vit, self.executed, self.listed = vit, 0, isinstance(hidden, list)
+        self.states: dict[int, Tensor] = {}
+        self.grid: Grid | None = vit.layout.grid(states_of(hidden)[0])
+        self._args, self._kwargs = with_hidden(args, kwargs, None)
+
+    @classmethod
+    def of(cls, vit: ViT, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Resolution]:
+        """Every resolution with which the host calls its blocks."""
+        hidden = hidden_states(args, kwargs)
+        if not isinstance(hidden, list):
+            return [cls(vit, args, kwargs)]
+
+        def entry(value: Any, i: int) -> Any:
+            return [value[i]] if isinstance(value, list) and len(value) == len(hidden) else value
+
+        return [
+            cls(
+                vit, tuple(entry(each, i) for each in args), {name: entry(kwargs[name], i) for name in kwargs}
+            )
+            for i in range(len(hidden))
+        ]
+
+    def run(self, first: int, last: int, tokens: Tensor) -> Tensor:
+        """Blocks first to last (inclusive; none when last < first) applied to a state (B, T, C)."""
+        # block.forward, not block(): the hooks of others must not count replays and probes
+        for block in self.vit.blocks[first : last + 1]:
+            state = self.shaped(tokens)
+            args, kwargs = with_hidden(self._args, self._kwargs, [state] if self.listed else state)
+            run = block.forward if in_graph() else partial(run_unchanging, block)
+            tokens = self.vit.layout.tokens(states_of(run(*args, **kwargs))[0])
+            self.executed += 1
+        return tokens
+
+    def shaped(self, tokens: Tensor) -> Tensor:
+        """Tokens as the host passes them from block to block."""
+        return self.vit.layout.state(tokens, self.grid)
 
 
 @dataclass
@@ -127,7 +167,7 @@ class _Forward:
     images: int | None = None
     embedded: list[tuple[Grid, Tensor | None]] = field(default_factory=list)
     valid: ValidMasks = None
-    entries: list[_Entry] = field(default_factory=list)
+    resolutions: list[Resolution] = field(default_factory=list)
     skipped: bool = False
     traces: list[Trace] = field(default_factory=list)
     baseline: dict[int, Any] = field(default_factory=dict)
@@ -184,10 +224,8 @@ class Loop:
         self.vit, self.route = vit, route(config, vit.depth, keep, trace)
         at, self._trace = self.route, trace
         self.config = config if config.window else replace(config, window=(at.start, at.end))
-        self._wants_noise = (
-            config.replays > 0 and config.adaptive is not None and config.adaptive.signal == "noise"
-        )
-        check_vit(vit, at, self._wants_noise)
+        self._rule = config.adaptive if config.replays else None
+        check_vit(vit, at, self._rule is not None)
         self._here = _PerThread(threading.get_ident() if this_thread else None, vit, at)
         self._handles: list[RemovableHandle] = []
         self._held_first: list[tuple[nn.Module, str, RemovableHandle]] = []
@@ -298,7 +336,7 @@ class Loop:
     def _after_embedding(self, embedding: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
         self._before_forward(embedding, args)  # a part of a model may be called by a method of its own
         if self._here.forwards.listens:
-            response = noise_response(args[0]) if self._wants_noise else None
+            response = noise_response(args[0]) if self._rule else None
             grid = embedded_grid(self.vit, args[0], output)
             self._here.forwards.next.embedded.append((grid, response))
 
@@ -325,132 +363,88 @@ class Loop:
         states = [self.vit.layout.tokens(state) for state in states_of(output)]
         if index == at.end:
             self._reach_window_end(forward, args, kwargs, states)
-        entries = forward.entries  # none if attached while this forward was under way
-        for entry, tokens in zip(entries, states, strict=False):
-            entry.states[index] = tokens
+        resolutions = forward.resolutions  # none if attached while this forward was under way
+        for each, tokens in zip(resolutions, states, strict=False):
+            each.states[index] = tokens
         refined: list[Tensor] = []
-        if entries and index == (at.last if at.at_final else at.end):
+        if resolutions and index == (at.last if at.at_final else at.end):
             with unobserved():
                 refined = self._replay(forward)
-        for entry, tokens in zip(entries, refined or states, strict=False):
-            if index == at.probe and entry.trace is not None:
-                entry.trace.record_accepted(self.vit.patches(tokens))
+        for each, tokens in zip(resolutions, refined or states, strict=False):
+            if index == at.probe and each.trace is not None:
+                each.trace.record_accepted(self.vit.patches(tokens))
         if index == max(at.steps):
-            forward.entries = []
+            forward.resolutions = []
         if not refined:
             return None
-        shaped = [entry.call.shaped(tokens) for entry, tokens in zip(entries, refined, strict=True)]
+        shaped = [each.shaped(tokens) for each, tokens in zip(resolutions, refined, strict=True)]
         forwards.check.pass_on(index, shaped)
         return with_states(output, shaped)
 
     def _reach_window_end(self, forward: _Forward, args: Any, kwargs: Any, states: list[Tensor]) -> None:
         """Check grids and masks against the states, measure what decides per image, and begin to trace."""
-        vit, rule, count, masks = self.vit, self.config.adaptive, len(states), forward.valid
-        none: list[Tensor | None] = [None] * count
-        given = [masks] if isinstance(masks, Tensor) else none if masks is None else masks
+        vit, count, masks = self.vit, len(states), forward.valid
+        given = [masks] if isinstance(masks, Tensor) else [None] * count if masks is None else masks
         if len(given) != count:
             raise GramLoopError(f"{len(given)} valid-patch masks were given for {count} inputs")
         embedded = forward.embedded[-count:] if len(forward.embedded) >= count else [(None, None)] * count
-        for i, call in enumerate(BlockCall.of(vit, args, kwargs)):
-            Z, (grid, response) = states[i], embedded[i]
-            grid = call.grid or grid
+        forward.resolutions = Resolution.of(vit, args, kwargs)
+        for each, Z, mask, (grid, response) in zip(forward.resolutions, states, given, embedded, strict=True):
+            grid = each.grid or grid
             check_images(vit, Z, forward.images, kwargs)
-            mask = host_mask(vit, Z, args, kwargs) if given[i] is None else given[i]
-            valid = check_patches(vit, Z, grid, mask)
-            entry = _Entry(call, {}, valid, None, Trace(grid) if self._trace else None)
-            if rule is not None and self.config.replays:
+            each.valid = check_patches(
+                vit, Z, grid, host_mask(vit, Z, args, kwargs) if mask is None else mask
+            )
+            each.trace = Trace(grid) if self._trace else None
+            if self._rule is not None:
                 if response is None or len(response) != len(Z):
                     raise GramLoopError(
                         "the ViT embeds other images than its blocks see, so noise cannot decide"
                     )
-                signal = image_noise(response, valid, grid).to(Z.device)
-                entry.share = share(rule, signal)
-                if entry.trace is not None:
-                    entry.trace.signal = signal
-            forward.entries.append(entry)
-        forward.traces = [entry.trace for entry in forward.entries if entry.trace is not None]
+                signal = image_noise(response, each.valid, grid).to(Z.device)
+                each.share = share(self._rule, signal)
+                if each.trace is not None:
+                    each.trace.signal = signal
+        forward.traces = [each.trace for each in forward.resolutions if each.trace is not None]
         forward.embedded, forward.blocks_executed = [], vit.depth
 
     def _replay(self, forward: _Forward) -> list[Tensor]:
         """Algorithm 1 on every resolution; nothing where no image is replayed."""
-        config, at, vit, entries, refined = self.config, self.route, self.vit, forward.entries, []
-        shares = [each.share for each in entries if each.share is not None and not each.share.is_meta]
+        at, vit, resolutions, refined = self.route, self.vit, forward.resolutions, []
+        shares = [each.share for each in resolutions if each.share is not None and not each.share.is_meta]
         if not in_graph():  # a graph cannot ask
-            forward.skipped = len(shares) == len(entries) and not any(bool(each.any()) for each in shares)
-        for entry in entries:
-            Z, trace = entry.states[at.end], entry.trace
+            forward.skipped = len(shares) == len(resolutions) and not any(bool(each.any()) for each in shares)
+        for each in resolutions:
+            Z, suffix = each.states[at.end], partial(self._suffix, each)
             if forward.skipped:
-                if trace is not None:
-                    trace.record_nothing(vit.layout.patches(Z), config.replays)
-            elif not config.replays:
-                self._suffix(entry, Z)
+                if each.trace is not None:
+                    each.trace.record_nothing(vit.layout.patches(Z), at.config.replays)
+            elif not at.config.replays:
+                suffix(Z)
             else:
-                suffix = partial(self._suffix, entry)
                 accepted = gram_gated_replay(
-                    Z, entry.call.run, suffix, vit.patches, at, vit.layout,
-                    valid=entry.valid, share=entry.share, trace=trace,
+                    Z, each.run, suffix, vit.patches, at, vit.layout,
+                    valid=each.valid, share=each.share, trace=each.trace,
                 )  # fmt: skip
                 refined.append(accepted)
-        forward.blocks_executed += max(entry.call.executed for entry in entries)
-        for index in {*at.keep} & {*entries[0].states} - {*forward.baseline}:
-            kept = [entry.call.shaped(entry.states[index]) for entry in entries]
-            forward.baseline[index] = kept if entries[0].call.listed else kept[0]
+        forward.blocks_executed += max(each.executed for each in resolutions)
+        for index in {*at.keep} & {*resolutions[0].states} - {*forward.baseline}:
+            kept = [each.shaped(each.states[index]) for each in resolutions]
+            forward.baseline[index] = kept if resolutions[0].listed else kept[0]
         return refined
 
-    def _suffix(self, entry: _Entry, Z: Tensor) -> tuple[Tensor, Tensor]:
+    def _suffix(self, given: Resolution, Z: Tensor) -> tuple[Tensor, Tensor]:
         """Line 1: the baseline's states after the probe and the last block; run as far as drift and ``keep`` need."""
         at, P, state = self.route, Z, Z
         if at.at_final:  # the host's own pass has shown them
-            return entry.states[at.probe], entry.states[at.last]
+            return given.states[at.probe], given.states[at.last]
         with torch.no_grad():
             for index in range(at.end + 1, at.reach + 1):
-                state = entry.call.run(index, index, state)
+                state = given.run(index, index, state)
                 P = state if index == at.probe else P
                 if index in at.keep:
-                    entry.states[index] = state
+                    given.states[index] = state
         return P, state
-
-
-class BlockCall:
-    """How the host called a block: its hidden states aside, every block is given the same arguments."""
-
-    def __init__(self, vit: ViT, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        hidden = hidden_states(args, kwargs)
-        self.vit, self.executed, self.listed = vit, 0, isinstance(hidden, list)
-        self.grid: Grid | None = vit.layout.grid(states_of(hidden)[0])
-        self._args, self._kwargs = with_hidden(args, kwargs, None)
-
-    @classmethod
-    def of(cls, vit: ViT, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[BlockCall]:
-        """The call, or one for each resolution where the host passes lists of them through its blocks."""
-        hidden = hidden_states(args, kwargs)
-        if not isinstance(hidden, list):
-            return [cls(vit, args, kwargs)]
-
-        def entry(value: Any, i: int) -> Any:
-            return [value[i]] if isinstance(value, list) and len(value) == len(hidden) else value
-
-        return [
-            cls(
-                vit, tuple(entry(each, i) for each in args), {name: entry(kwargs[name], i) for name in kwargs}
-            )
-            for i in range(len(hidden))
-        ]
-
-    def run(self, first: int, last: int, tokens: Tensor) -> Tensor:
-        """Blocks first to last (inclusive; none when last < first) applied to a state (B, T, C)."""
-        # block.forward, not block(): the hooks of others must not count replays and probes
-        for block in self.vit.blocks[first : last + 1]:
-            state = self.shaped(tokens)
-            args, kwargs = with_hidden(self._args, self._kwargs, [state] if self.listed else state)
-            run = block.forward if in_graph() else partial(run_unchanging, block)
-            tokens = self.vit.layout.tokens(states_of(run(*args, **kwargs))[0])
-            self.executed += 1
-        return tokens
-
-    def shaped(self, tokens: Tensor) -> Tensor:
-        """Tokens as the host passes them from block to block."""
-        return self.vit.layout.state(tokens, self.grid)
 
 
 def loops_on(vit: ViT) -> Iterator[Loop]:

@@ -152,10 +152,6 @@ class ViT:
         return self.layout.prefix
 
     @property
-    def vit(self) -> nn.Module:
-        return self.module
-
-    @property
     def patch_embedding(self) -> nn.Conv2d | None:
         """The convolution that cuts images into patches, where it is one."""
         return self.embedding if isinstance(self.embedding, nn.Conv2d) else None
