@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from gramloop.replay.config import GateKind, ReplayConfig, Route
+from gramloop.replay.config import ReplayConfig, Route
 from gramloop.replay.gram import GramAnchor, interpolate, patch_gate, token_gate
 from gramloop.replay.trace import Trace
 from gramloop.replay.vit import TokenLayout
@@ -50,9 +50,7 @@ def gram_gated_replay(
     P, Y = suffix(Z)  # line 1: Y_0 = S(Z_0), and P at the probe
     anchor = GramAnchor(patches(P), valid) if settings.measures else None  # line 2: Q_0
     X = Y if at_final else Z  # the state that is updated
-    gated: tuple[Tensor, Tensor, Tensor | None] | None = (
-        None  # where the strength is matched: G, its proposal and drift
-    )
+    gated: tuple[Tensor, Tensor, Tensor | None] | None = None  # where strength is matched: G, proposal, drift
     del P, Y
 
     def probe(Z_hat: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -60,8 +58,15 @@ def gram_gated_replay(
         return P_hat, anchor.drift(patches(P_hat)) if anchor else None  # lines 5 and 6, without Gram matrices
 
     def accept(X: Tensor, X_hat: Tensor, d: Tensor | None, config: ReplayConfig) -> tuple[Tensor, Tensor]:
+        finite = X_hat.isfinite().all(-1)  # (B, T); where a proposal is not finite, nothing moves
         g = patch_gate(layout.patches(X), d, config, valid)  # line 7
-        return _accept(X, X_hat, g, config.gate, layout, valid, share)  # lines 8 and 9
+        g = torch.where(layout.patches(finite).to(g.device), g, 0.0)
+        if share is not None:
+            g = g * share[:, None].to(g.device)
+        if config.gate == "none" and valid is None and share is None:
+            return torch.where(finite[..., None], X_hat, X), g
+        tokens = token_gate(g, layout.prefix, valid, layout.suffix)  # line 8
+        return interpolate(X, X_hat, torch.where(finite, tokens.to(finite.device), 0.0)), g  # line 9
 
     for _ in range(config.replays):  # line 3
         Z_hat = run(s, e, Z)  # line 4: F
@@ -80,31 +85,6 @@ def gram_gated_replay(
         if trace is not None and d is not None:
             trace.record(d, g, layout.patches(X_new - X), valid)
         X, Z = X_new, Z_hat if at_final else X_new  # the final filter loops on ungated
-    if trace is not None:
-        trace.anchor = (
-            anchor if not at_final or p == last else None
-        )  # the probe sees what is accepted, or not
+    if trace is not None and (not at_final or p == last):
+        trace.anchor = anchor  # the accepted state will get to the probe
     return X  # lines 11 and 12: the host runs S and the head on it
-
-
-def _accept(
-    X: Tensor,
-    X_hat: Tensor,
-    g: Tensor,
-    gate: GateKind,
-    layout: TokenLayout,
-    valid: Tensor | None,
-    share: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    """Move each token its gate's share of the way, and not at all to where a proposal is not finite.
-
-    Returns the accepted state (B, T, C) and the patch gates that were applied, (B, N).
-    """
-    finite = X_hat.isfinite().all(-1)  # (B, T)
-    g = torch.where(layout.patches(finite).to(g.device), g, 0.0)
-    if share is not None:
-        g = g * share[:, None].to(g.device)
-    if gate == "none" and valid is None and share is None:
-        return torch.where(finite[..., None], X_hat, X), g
-    tokens = token_gate(g, layout.prefix, valid, layout.suffix)  # line 8
-    return interpolate(X, X_hat, torch.where(finite, tokens.to(finite.device), 0.0)), g  # line 9
