@@ -47,9 +47,8 @@ class Diagnosis:
     replay: ReplayConfig  # with its window spelled out
     drift: NDArray[np.float32]  # (K, h, w) of each proposal
     gate: NDArray[np.float32]  # (K, h, w)
-    post_drift: (
-        NDArray[np.float32] | None
-    )  # (h, w) of the accepted state; None where update and probe lie apart
+    displacement: NDArray[np.float32] | None  # (K, h, w) length of each patch's accepted step
+    post_drift: NDArray[np.float32] | None  # (h, w) of the accepted state; None where no probe sees it
     cost: Cost  # of the replay without the diagnosis
 
     @property
@@ -60,8 +59,14 @@ class Diagnosis:
     def as_json(self) -> dict[str, Any]:
         """All numbers as plain values."""
         replays = [
-            {"drift": spread(drift), "gate": spread(gate), "mean_gate": float(gate.mean(dtype=np.float64))}
-            for drift, gate in zip(self.drift, self.gate, strict=True)
+            {
+                "drift": spread(drift),
+                "gate": spread(gate),
+                "mean_gate": float(gate.mean(dtype=np.float64)),
+                "accepted_displacement": None if self.displacement is None else spread(self.displacement[k]),
+                "patches_not_finite": int((~np.isfinite(drift)).sum()),
+            }
+            for k, (drift, gate) in enumerate(zip(self.drift, self.gate, strict=True))
         ]
         after = None if self.post_drift is None else spread(self.post_drift)
         last = spread(self.drift[-1])["mean"]
@@ -133,14 +138,14 @@ def diagnose(
             f"a grid of {place[0]} x {place[1]} does not hold the {trace.drift[0].numel()} patches of this image"
         )
     depth = loop.vit.depth
-    drift, gate, after = (
-        np.stack([each.detach().float().cpu().reshape(place).numpy() for each in values]) if values else None
-        for values in (trace.drift, trace.gate, [] if trace.post_drift is None else [trace.post_drift])
-    )
-    assert drift is not None
-    assert gate is not None
+
+    def stacked(maps: Sequence[Tensor]) -> NDArray[np.float32]:
+        return np.stack([each.detach().float().cpu().reshape(place).numpy() for each in maps])
+
+    after = None if trace.post_drift is None else stacked([trace.post_drift])[0]
     cost = Cost(depth + extra_blocks(loop.config, depth), depth)
-    return Diagnosis(loop.config, drift, gate, None if after is None else after[0], cost)
+    drift, gate, displacement = map(stacked, (trace.drift, trace.gate, trace.displacement))
+    return Diagnosis(loop.config, drift, gate, displacement, after, cost)
 
 
 def diagnose_prediction(predictor: AnyPredictor, image: RGB, config: ReplayConfig) -> Diagnosis:
@@ -155,7 +160,7 @@ def diagnose_prediction(predictor: AnyPredictor, image: RGB, config: ReplayConfi
         raise GramLoopError(_NOTHING)
     drift, gate = (per_patch(maps, trace.cell) for maps in (trace.drift, trace.gate))
     after = None if trace.post_drift is None else per_patch(trace.post_drift[None], trace.cell)[0]
-    return Diagnosis(config, drift, gate, after, predictor.cost(config))
+    return Diagnosis(config, drift, gate, None, after, predictor.cost(config))
 
 
 # models in files

@@ -107,8 +107,9 @@ def _short(values: NDArray[Any]) -> str:
 
 def _words(rows: Sequence[Diagnosed], high: float) -> tuple[str, str]:
     caption = (
-        "Input, drift of the last replay's proposal, gate, and drift of the accepted state. All drift panels share the "
-        f"scale 0 to {high:.2e}; the gate's is 0 to 1. Numbers at the maps are means."
+        f"{'Columns: input' if len(rows) > 1 else 'Input'}, drift of the last replay's proposal, gate, and drift of the "
+        f"accepted state. All drift panels share the scale 0 to {high:.2e}; the gate's is 0 to 1. Numbers at the maps are "
+        "means."
     )
     described = []
     for row in rows:
