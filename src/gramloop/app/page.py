@@ -141,9 +141,10 @@ def serving(settings: AppSettings, port: int | None = None, *, browser: bool = F
         shield = Middleware(Shield, hosts=frozenset(hosts))
         undocumented = {"docs_url": None, "redoc_url": None, "openapi_url": None}
         try:
+            free = _free_port(settings.host)  # a host that is none fails here; gradio would try a hundred ports
             _, url, _ = page.launch(
                 server_name=settings.host,
-                server_port=_free_port(settings.host) if port == 0 else port,
+                server_port=free if port == 0 else port,
                 prevent_thread_lock=True,
                 inbrowser=browser,
                 quiet=True,
