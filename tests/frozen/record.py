@@ -530,7 +530,8 @@ def probe() -> dict[str, str]:
         scores = open_model("tiny", "semantic", {"scores": True}).predict(scene(3, 192, "val").image).scores
     numbers = np.random.default_rng(0)
     weights = [numbers.integers(0, 4, (rows, 4)).astype(np.float64) for rows in (1, 2, 64, 250)]
-    products = [np.tensordot(each, numbers.random((4, 4, 14)), axes=1) for each in weights]  # as PQ is resampled
+    # as panoptic quality is resampled
+    products = [np.tensordot(each, numbers.random((4, 4, 14)), axes=1) for each in weights]
     return {
         "capability": torch.backends.cpu.get_cpu_capability(),
         "products": hashlib.sha256(b"".join(each.tobytes() for each in products)).hexdigest(),

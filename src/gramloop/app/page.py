@@ -141,7 +141,7 @@ def serving(settings: AppSettings, port: int | None = None, *, browser: bool = F
         shield = Middleware(Shield, hosts=frozenset(hosts))
         undocumented = {"docs_url": None, "redoc_url": None, "openapi_url": None}
         try:
-            free = _free_port(settings.host)  # a host that is none fails here; gradio would try a hundred ports
+            free = _free_port(settings.host)  # fails at once where gradio would try 100 ports
             _, url, _ = page.launch(
                 server_name=settings.host,
                 server_port=free if port == 0 else port,
