@@ -155,7 +155,7 @@ def described(found: dict[str, Any]) -> str:
 def run(src: Path, folder: str, code: str) -> dict[str, Any]:
     """One program under the hook: calls by function, and how many files of the package it imported."""
     program = HOOK.format(package=str(src / "gramloop")) + code
-    environment = {**os.environ, "PYTHONPATH": str(src), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(src), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program],
         cwd=folder,
