@@ -164,6 +164,22 @@ def test_a_comment_and_other_weights_are_told_apart(tmp_path: Path) -> None:
     assert content(MODULE.replace("seed(0)", "seed(1)"))["model.weights"] != first["model.weights"]
 
 
+@pytest.mark.parametrize(
+    "wrap", [torch.compile, lambda model: model.compile() or model], ids=["wrapped", "in place"]
+)
+def test_compiling_does_not_change_what_a_model_is(wrap: Callable[[nn.Module], nn.Module]) -> None:
+    class Outer(nn.Module):
+        def __init__(self, level: float) -> None:
+            super().__init__()
+            self.inner = wrap(nn.Linear(2, 2))
+            nn.init.constant_(self.inner.weight, level)
+            nn.init.zeros_(self.inner.bias)
+
+    one, same, other = (content_of({"model": Outer(level)}) for level in (1.0, 1.0, 2.0))
+    assert one == same
+    assert one != other
+
+
 def test_caches_and_counters_do_not_identify_a_model() -> None:
     class Counting:
         def __init__(self) -> None:

@@ -42,7 +42,8 @@ _WAVES = (1.0, 2.399963, 0.618034)  # that tell class numbers from each other; n
 _DEEPEST = 80  # nested values that are read
 _LONGEST_PATH = 1000
 _DEVICE = re.compile(r"(cpu|cuda|mps|meta)(:\d+)?")
-_INTERNAL = frozenset(vars(nn.Module())) - {"training"}  # hooks, and what state_dict has
+# hooks, what state_dict has, and what torch.compile made of it
+_INTERNAL = (frozenset(vars(nn.Module())) | {"_compiled_call_impl"}) - {"training"}
 _UNSTABLE = frozenset(["_name_or_path", "name_or_path", "_commit_hash"])  # where a transformers folder lay
 _OPAQUE_MODULES = frozenset(["_io", "_thread", "io", "logging", "threading"])
 # attributes of classes that say nothing about what they do
@@ -419,6 +420,8 @@ def _is_own(module: str) -> bool:
 
 
 def _settings(module: nn.Module) -> dict[str, object]:
+    if hasattr(module, "_orig_mod"):  # what torch.compile returns: its own state changes, the model is inside
+        return {}
     held, hidden = vars(module).items(), _INTERNAL | _UNSTABLE
     return {name: value for name, value in held if name not in hidden and not isinstance(value, nn.Module)}
 
