@@ -92,8 +92,8 @@ class Lawful:
         if shifted:
             share += sum(self.gains.get(text, 0.0) for text in active)
         if self.noise and (replay is not None or active):
-            key = (self.seed, active, replay) if active else (self.seed, replay)
-            share += self.noise * stream("noise", *key, image.tobytes()).normal()
+            settings = replay and (replay.window, replay.replays, replay.gate, replay.strength)
+            share += self.noise * stream("noise", self.seed, active, settings, image.tobytes()).normal()
         return np.where(draws < share, truth, (truth + 1) % 3)
 
 
