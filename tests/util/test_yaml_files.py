@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gramloop import GramLoopError
@@ -37,6 +37,7 @@ def parse(text: str | bytes) -> Any:
 
 @settings(deadline=None)
 @given(PLAIN)
+@example({"\x85": "a\u2028b\u2029"})
 def test_what_is_written_is_read_back(value: Any) -> None:
     assert parse(write_yaml({"value": value})) == {"value": value}
 

@@ -25,10 +25,15 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
-    """Quotes texts that `_Loader` would take for numbers."""
+    """Quotes texts that `_Loader` would take for numbers, and escapes line breaks that it would read as spaces."""
+
+    def represent_str(self, text: str) -> Any:
+        style = '"' if re.search("[\x85\u2028\u2029]", text) else None
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style)
 
 
 _NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+\Z")
+_Dumper.add_representer(str, _Dumper.represent_str)
 for _kind in (_Loader, _Dumper):
     _kind.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, list("-+0123456789"))
 
