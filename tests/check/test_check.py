@@ -142,7 +142,7 @@ def test_on_the_stand_in_for_a_gpu(name: str, monkeypatch: pytest.MonkeyPatch, n
 
 
 def test_on_the_stand_in_for_mps(monkeypatch: pytest.MonkeyPatch, no_compiler: None) -> None:
-    some = ("Gram gate, as published", "matched constant gate", "adaptive by length")
+    some = ("Gram gate, as published", "matched constant gate", "adaptive by noise")
     monkeypatch.setattr(checking, "VARIANTS", {name: VARIANTS[name] for name in some})
     with stand_in_mps():
         sound(check_machine("mps"))

@@ -192,7 +192,7 @@ def test_a_broken_image_gives_exit_code_one_until_it_is_put_right(tmp_path, caps
         (["{clean}", "{clean}", "--suite", "mine-c"], "lies in the source"),
         (["{clean}/nowhere", "{out}", "--suite", "mine-c"], "nowhere does not exist"),
         (["{clean}/annotations", "{out}", "--suite", "mine-c"], "is not a data set"),
-        (["{clean}", "{out}", "--suite", "coco-c"], "it lists 3 images, not 5000"),
+        (["{clean}", "{out}", "--suite", "coco-c"], "it holds 3 images, not 5000"),
         (["{clean}", "{out}", "--suite", "ade20k-c"], "is not a set of images and labels"),
         (["{clean}", "{out}", "--suite", "mine-c", "--frost-textures", "{clean}/none"], "none"),
     ],

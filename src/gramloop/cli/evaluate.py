@@ -252,8 +252,7 @@ def _report(outcome: EvaluationOutcome, options: EvaluateOptions, engine: Engine
     """Print the answer, the table and what is missing; the exit code that follows."""
     from rich.console import Console
 
-    from gramloop.evaluate.display import print_robustness, results_table, unscored
-    from gramloop.evaluate.results import has_effective
+    from gramloop.evaluate.display import results_table, unscored
     from gramloop.evaluate.store import RESULTS
     from gramloop.report.answers import read_answers
 
@@ -261,10 +260,7 @@ def _report(outcome: EvaluationOutcome, options: EvaluateOptions, engine: Engine
     if len(results.plan.methods) > 1 and results.conditions and not is_quiet():
         for answer in read_answers([out], options.work.workers if engine is None else None):
             print_answer(answer)
-    clean = _clean_results(options)
-    Console().print(results_table(results, clean))
-    if has_effective(results.plan):
-        print_robustness(results, clean)
+    Console().print(results_table(results, _clean_results(options)))
     print_files(out / RESULTS, out)
     failures = [f"{key}, image {one.image_id}: {one.reason}" for key, one in outcome.failures]
     print_failures(f"{len(failures)} predictions were left out for all methods:", failures)

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from gramloop.data.records import Image8
 from gramloop.errors import GramLoopError
@@ -135,8 +137,8 @@ def describe_plan(plan: Plan, workers: int) -> str:
         f"{blocks} blocks per view of an image ({blocks / depth:.2f} baseline passes of {depth})",
     ]
     if plan.model.device not in {name.partition(":")[0] for name in available_devices()}:
-        return "\n".join([*lines, f"the time is left out: there is no {plan.model.device} here"])
-    seconds, executed = _try_images(plan)
+        return "\n".join([*lines, f"time and storage are left out: there is no {plan.model.device} here"])
+    seconds, executed, stored = _try_images(plan)
     hours = seconds * plan.images / workers / 3600
     duration = f"{hours:,.1f} hours" if hours >= 1 else f"{hours * 60:,.1f} minutes"
     return "\n".join(
@@ -144,18 +146,41 @@ def describe_plan(plan: Plan, workers: int) -> str:
             *lines,
             f"{executed * plan.images:,.0f} blocks in all, by the images tried",
             f"about {duration} with {workers} workers, {seconds:.2f} s per image (measured here)",
+            f"about {stored / 1e6:,.1f} MB of results",
         ]
     )
 
 
-def _try_images(plan: Plan) -> tuple[float, float]:
-    """Seconds and blocks of an image with all methods, by the first ones, after one to warm up; nothing is written."""
+def _try_images(plan: Plan) -> tuple[float, float, float]:
+    """Seconds and blocks of an image with all methods, and bytes of all results, by the first images; nothing is written."""
     key, images = next(iter(plan.conditions.items()))
     tried, runner = min(TRIED, images), Runner(plan_workload(plan))
-    runner.run_one(Part(key, range(1), plan.methods))
+    runner.run_one(Part(key, range(1), plan.methods))  # to warm up
     finished = runner.run_one(Part(key, range(tried), plan.methods))
     for rows in finished.rows.values():
         if rows.failures:
             raise GramLoopError(f"an image to be tried cannot be used: {rows.failures[0].reason}")
     facts = list(finished.facts.values())
-    return facts[0].wall_seconds / tried, sum(each.blocks for each in facts) / tried
+    stored = _stored_bytes(plan, [rows.table() for rows in finished.rows.values()], tried)
+    return facts[0].wall_seconds / tried, sum(each.blocks for each in facts) / tried, stored
+
+
+def _stored_bytes(plan: Plan, tables: Sequence[Any], tried: int) -> float:
+    """The size of all units, by the tables of a few images: the first ones of a condition keep pictures too."""
+    names = list(plan.load_task().columns)
+    statistics = sum(_row_bytes(table.select(names)) for table in tables)
+    pictures = sum(map(_row_bytes, tables)) - statistics
+    shown = sum(min(plan.pictures, images) for images in plan.conditions.values())
+    empty = sum(_file_bytes(table.slice(0, 0)) for table in tables) / len(tables)
+    per_picture = pictures / max(1, min(plan.pictures, tried))
+    return empty * len(plan.units) + statistics / tried * plan.images + per_picture * shown
+
+
+def _row_bytes(table: Any) -> int:
+    return _file_bytes(table) - _file_bytes(table.slice(0, 0))
+
+
+def _file_bytes(table: Any) -> int:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    return int(sink.getvalue().size)

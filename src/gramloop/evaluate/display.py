@@ -124,6 +124,9 @@ def condition_gains(results: Results) -> dict[str, float]:
     return {name: gain for name, gain in gains.items() if name != BASELINE and math.isfinite(gain)}
 
 
+_ER = f"ER = mAP - {EXPECTED_SHARE:g} AP on COCO"
+
+
 def results_table(results: Results, clean: Path | None = None) -> Table:
     """The main metric of every complete condition, with gains over the baseline, and the means.
 
@@ -137,7 +140,7 @@ def results_table(results: Results, clean: Path | None = None) -> Table:
     means, found = results.means(), robustness(results, clean)
     footer = [
         (name, *_cells(names, dict(values)))
-        for name, values in ((MEAN, means), ("rPC", found.rpc), ("mCE", found.mce))
+        for name, values in ((MEAN, means), ("rPC", found.rpc), ("mCE", found.mce), ("ER", found.er))
         if len(values) == len(names)
     ]
     lacking = len(plan.conditions) - len(results.conditions)
@@ -146,6 +149,7 @@ def results_table(results: Results, clean: Path | None = None) -> Table:
         f"{lacking} of {len(plan.conditions)} conditions are not complete." if lacking else "",
         f"{excluded} images could not be used, and count for no method." if excluded else "",
         MCE_NOTE if found.mce else "",
+        f"{_ER}." if found.er else "",
         found.reason,
         f"{AGREEMENT_NOTE[0].upper()}{AGREEMENT_NOTE[1:]}." if plan.label_free else "",
         *unscored(results),
@@ -187,8 +191,7 @@ def _cells(names: Sequence[str], scores: Mapping[str, float], gains: bool = True
 def print_robustness(results: Results, clean: Path | None) -> None:
     """rPC, mCE and effective robustness of every method, as far as they are known."""
     found = robustness(results, clean)
-    formula = f"ER = mAP - {EXPECTED_SHARE:g} AP on COCO"
-    for name, values in (("rPC", found.rpc), ("mCE", found.mce), (formula, found.er)):
+    for name, values in (("rPC", found.rpc), ("mCE", found.mce), (_ER, found.er)):
         if values:
             cells = _cells(list(values), dict(values))
             print(f"{name}: " + ", ".join(f"{each} {cell}" for each, cell in zip(values, cells, strict=True)))
