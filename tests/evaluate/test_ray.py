@@ -45,7 +45,10 @@ def test_no_node_can_hold_a_task(cluster, given: Path, tmp_path: Path):
     run = started(given, cluster, tmp_path / "out", "--threads", "3")
     code, said = run.end()
     assert code == 2
-    assert "waiting for 24 parts from Ray: no node has 3 CPU; its nodes have 1 CPU and 0 GPU, 1 CPU and 0 GPU" in said
+    assert (
+        "waiting for 24 parts from Ray: no node has 3 CPU; its nodes have 1 CPU and 0 GPU, 1 CPU and 0 GPU"
+        in said
+    )
     assert "no node of the Ray cluster has 3 CPU, which a part needs" in said
     assert not run.out.exists()
 
