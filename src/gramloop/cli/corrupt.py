@@ -66,7 +66,7 @@ class CorruptOptions:
         "skipped": "conditions that were there",
         "made": "images that were made",
         "found": "images that were there, of conditions that were not finished",
-        "failures": "images that could not be read, a sentence each",
+        "failures": "images that could not be read, with the reason",
         "notes_of_the_set": "what is odd about the clean set",
         "seconds": "of the work",
     },

@@ -183,7 +183,7 @@ def cost_table(run: Run) -> Table | None:
     ]
     if any(row[3] is None for row in rows):
         notes.append(
-            "A dash stands where a method was predicted in one call with the baseline, and not timed alone."
+            "A dash marks where a method was predicted in one call with the baseline, and not timed alone."
         )
     if run.plan.diagnostics:
         notes.append("Diagnostics were stored, which cost time and memory; without them replays are cheaper.")
