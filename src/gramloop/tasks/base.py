@@ -266,8 +266,10 @@ class Task(Generic[PredictionT, Truth]):
         """One prediction from several views of an image; blocks add up, traces are dropped."""
         raise GramLoopError(f"{self.name} predictions of several views cannot be merged")
 
-    def rescale(self, prediction: PredictionT, shown: tuple[int, int], size: tuple[int, int]) -> PredictionT:
-        """A prediction on an image that was resized to ``shown``, in the original ``size``; both height, width."""
+    def rescale(
+        self, prediction: PredictionT, input_size: tuple[int, int], size: tuple[int, int]
+    ) -> PredictionT:
+        """A prediction on an image that was resized to ``input_size``, in the original ``size``; both height, width."""
         raise GramLoopError(f"{self.name} predictions cannot be brought to another size")
 
     def renumber(self, prediction: PredictionT, numbers: Mapping[int, int]) -> PredictionT:

@@ -195,7 +195,7 @@ class DepthTask(Task[Depth, DepthMap]):
         blocks = sum(each.blocks for each in predictions)
         return Depth(np.stack(values).mean(0, dtype=np.float32), first.disparity, blocks=blocks)
 
-    def rescale(self, prediction: Depth, shown: tuple[int, int], size: tuple[int, int]) -> Depth:
+    def rescale(self, prediction: Depth, input_size: tuple[int, int], size: tuple[int, int]) -> Depth:
         picture = Image.fromarray(prediction.values.astype(np.float32))
         resized = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)
         return replace(prediction, values=np.asarray(resized))
@@ -280,10 +280,10 @@ class DepthEstimator(ViTPredictor[Depth]):
     def prepare(self, pixels: RGB) -> Tensor:
         return self._views(self.resized(pixels))
 
-    def _views(self, shown: Tensor) -> Tensor:
-        return torch.cat([shown, shown.flip(-1)]) if self.config.flip else shown
+    def _views(self, batch: Tensor) -> Tensor:
+        return torch.cat([batch, batch.flip(-1)]) if self.config.flip else batch
 
-    def read(self, taps: Sequence[Tap], shown: tuple[int, int], size: tuple[int, int]) -> list[Depth]:
+    def read(self, taps: Sequence[Tap], input_size: tuple[int, int], size: tuple[int, int]) -> list[Depth]:
         found = self.head.depth([tap.map for tap in taps], size)
         if self.config.flip:
             found = (found[0::2] + found[1::2].flip(-1)) / 2

@@ -77,8 +77,8 @@ class Detector(ViTPredictor[Detection]):
         see = partial(self._see, loop, paired, views)
         *baseline, last = self.model.detect_each(self.model.features(batch, valid, see), valid)
         sizes = [
-            ((each.shape[-2], each.shape[-1]), shown.shape[:2])
-            for each, shown in zip(tensors, pixels, strict=True)
+            ((each.shape[-2], each.shape[-1]), image.shape[:2])
+            for each, image in zip(tensors, pixels, strict=True)
         ]
         maps: list[ReplayMaps | None] = [None] * len(sizes)
         if views:
@@ -175,9 +175,11 @@ class DenseDetector(ViTPredictor[Detection]):
         rows, columns = (max(1, int(side / patch + 0.5)) for side in (height, width))
         return rows * patch, columns * patch
 
-    def read(self, taps: Sequence[Tap], shown: tuple[int, int], size: tuple[int, int]) -> list[Detection]:
+    def read(
+        self, taps: Sequence[Tap], input_size: tuple[int, int], size: tuple[int, int]
+    ) -> list[Detection]:
         numbers = np.array(list(self.classes), dtype=np.int64)
-        scale = torch.tensor([size[1] / shown[1], size[0] / shown[0]]).repeat(2)
+        scale = torch.tensor([size[1] / input_size[1], size[0] / input_size[0]]).repeat(2)
         detections = []
         for found in self.head.detect(taps[0].map):
             boxes = (found.boxes.cpu() * scale).numpy()
@@ -188,7 +190,7 @@ class DenseDetector(ViTPredictor[Detection]):
         return detections
 
     def maps(
-        self, loop: Loop | None, views: int, shown: tuple[int, int], size: tuple[int, int]
+        self, loop: Loop | None, views: int, input_size: tuple[int, int], size: tuple[int, int]
     ) -> list[ReplayMaps | None]:
         """What the replay measured in each image, with an entry per patch."""
         return replay_maps(loop, views)

@@ -101,7 +101,9 @@ class PaddedSegmenter(ViTPredictor[PredictionT]):
             loop.set_valid(self._valid(inside).expand(len(pixels), -1, -1))
         return super()._forward(pixels, loop, paired)
 
-    def read(self, taps: Sequence[Tap], shown: tuple[int, int], size: tuple[int, int]) -> list[PredictionT]:
+    def read(
+        self, taps: Sequence[Tap], input_size: tuple[int, int], size: tuple[int, int]
+    ) -> list[PredictionT]:
         inside = self.shown_size(*size)
         queries = zip(*self.model.predict(taps), strict=True)
         return [self._read(logits, Masks.padded(masks, self.side, inside, size)) for logits, masks in queries]
@@ -119,11 +121,11 @@ class PaddedSegmenter(ViTPredictor[PredictionT]):
         return valid.to(self.backbone.device)
 
     def maps(
-        self, loop: Loop | None, views: int, shown: tuple[int, int], size: tuple[int, int]
+        self, loop: Loop | None, views: int, input_size: tuple[int, int], size: tuple[int, int]
     ) -> list[ReplayMaps | None]:
         """What the replay measured in each image, without its padding."""
         high, wide = self.shown_size(*size)
-        found = super().maps(loop, views, shown, size)
+        found = super().maps(loop, views, input_size, size)
         return [None if each is None else each.cropped(high, wide) for each in found]
 
     def _read(self, logits: Tensor, masks: Masks) -> PredictionT:

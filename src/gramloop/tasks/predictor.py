@@ -297,21 +297,23 @@ class ViTPredictor(BasePredictor[PredictionT]):
         """The image as the model takes it."""
         raise NotImplementedError
 
-    def read(self, taps: Sequence[Tap], shown: tuple[int, int], size: tuple[int, int]) -> list[PredictionT]:
+    def read(
+        self, taps: Sequence[Tap], input_size: tuple[int, int], size: tuple[int, int]
+    ) -> list[PredictionT]:
         """The predictions of a batch.
 
         Args:
             taps: of the prepared images.
-            shown: height and width of these.
+            input_size: height and width of these.
             size: height and width of the original images.
         """
         raise NotImplementedError
 
     def maps(
-        self, loop: Loop | None, views: int, shown: tuple[int, int], size: tuple[int, int]
+        self, loop: Loop | None, views: int, input_size: tuple[int, int], size: tuple[int, int]
     ) -> list[ReplayMaps | None]:
         """What the replay measured in each prepared image, in the size that was prepared."""
-        return replay_maps(loop, views, shown, self.backbone.shape.patch)
+        return replay_maps(loop, views, input_size, self.backbone.shape.patch)
 
     def _forward(
         self, pixels: Sequence[RGB], loop: Loop | None, paired: bool
@@ -319,7 +321,7 @@ class ViTPredictor(BasePredictor[PredictionT]):
         """Predict images of one size in one forward: per version, the baseline first if paired, then per image."""
         size = (pixels[0].shape[0], pixels[0].shape[1])
         batch = torch.cat([self.prepare(each) for each in pixels]).to(self.backbone.device)
-        shown, views = (batch.shape[-2], batch.shape[-1]), len(batch)
+        input_size, views = (batch.shape[-2], batch.shape[-1]), len(batch)
         taps, depth = self.backbone(batch, self.taps), self.backbone.shape.depth
         versions: list[tuple[Sequence[Tap], int, Loop | None]] = [
             (taps, depth if loop is None else loop.blocks_executed, loop)
@@ -328,8 +330,8 @@ class ViTPredictor(BasePredictor[PredictionT]):
             versions.insert(0, (self._baseline(loop, taps), depth, None))
         found = []
         for each, blocks, measured in versions:
-            maps = self.maps(measured, views, shown, size)[:: views // len(pixels)]
-            pairs = zip(self.read(each, shown, size), maps, strict=True)
+            maps = self.maps(measured, views, input_size, size)[:: views // len(pixels)]
+            pairs = zip(self.read(each, input_size, size), maps, strict=True)
             found.append([replace(one, blocks=blocks, trace=trace) for one, trace in pairs])
         return found
 
@@ -427,7 +429,7 @@ def trace_kinds(trace: Trace) -> dict[str, Tensor]:
 def replay_maps(
     loop: Loop | None, images: int = 1, size: Sequence[int] = (), cell: int = 1
 ) -> list[ReplayMaps | None]:
-    """What a replay measured in every image of a batch: an entry per patch, or in the size that was shown.
+    """What a replay measured in every image of a batch: an entry per patch, or in the size of the input.
 
     Args:
         loop: the replay; nothing was measured without one.

@@ -169,7 +169,7 @@ class SemanticTask(Task[Segmentation, PixelLabels]):
         return Segmentation(mean.argmax(0).astype(np.int32), mean, blocks=blocks)
 
     def rescale(
-        self, prediction: Segmentation, shown: tuple[int, int], size: tuple[int, int]
+        self, prediction: Segmentation, input_size: tuple[int, int], size: tuple[int, int]
     ) -> Segmentation:
         if prediction.scores is None:
             picture = Image.fromarray(prediction.labels.astype(np.int32))
@@ -345,24 +345,24 @@ class Segmenter(ViTPredictor[Segmentation]):
 
     def _forward(self, pixels: Sequence[RGB], loop: Loop | None, paired: bool) -> list[list[Segmentation]]:
         size, depth = (pixels[0].shape[0], pixels[0].shape[1]), self.backbone.shape.depth
-        shown = torch.cat([self.prepare(each) for each in pixels])
-        (*baseline, last), maps, blocks = self._through_crops(shown, loop, paired)
+        inputs = torch.cat([self.prepare(each) for each in pixels])
+        (*baseline, last), maps, blocks = self._through_crops(inputs, loop, paired)
         return [
             *([self._finish(each, size, depth, {}) for each in canvases] for canvases in baseline),
             [self._finish(each, size, blocks, one) for each, one in zip(last, maps, strict=True)],
         ]
 
     def _through_crops(
-        self, shown: Tensor, loop: Loop | None, paired: bool
+        self, inputs: Tensor, loop: Loop | None, paired: bool
     ) -> tuple[list[list[Canvas]], list[dict[str, Canvas]], int]:
         """Mean scores of every image per version, the replay's maps of every image, and the blocks of a crop."""
-        height, width = shown.shape[-2:]
-        versions = [[Canvas(height, width) for _ in shown] for _ in range(1 + paired)]
-        maps: list[dict[str, Canvas]] = [defaultdict(lambda: Canvas(height, width)) for _ in shown]
+        height, width = inputs.shape[-2:]
+        versions = [[Canvas(height, width) for _ in inputs] for _ in range(1 + paired)]
+        maps: list[dict[str, Canvas]] = [defaultdict(lambda: Canvas(height, width)) for _ in inputs]
         executed = []
         for crops in self._crops(height, width):
-            batch = torch.cat([crop.of(shown) for crop in crops]).to(self.backbone.device)
-            places = [(crop, image) for crop in crops for image in range(len(shown))]
+            batch = torch.cat([crop.of(inputs) for crop in crops]).to(self.backbone.device)
+            places = [(crop, image) for crop in crops for image in range(len(inputs))]
             for canvases, scores in zip(versions, self._scores(batch, loop, paired), strict=True):
                 for (crop, image), each in zip(places, scores, strict=True):
                     canvases[image].add(crop, each)
