@@ -58,7 +58,7 @@ Preprocess = Callable[[RGB], Any]
 Postprocess = Callable[[Any, tuple[int, int]], object]  # outputs, and height and width of the image
 _Array = NDArray[np.generic]
 _BOXES = ("boxes", "scores", "labels")
-_GREY = np.full((64, 64, 3), 128, np.uint8)  # its prediction tells the task of a model that does not
+_GREY = np.full((64, 64, 3), 128, np.uint8)  # what a model predicts on it shows its task
 
 
 class FunctionPredictor(BasePredictor[Prediction]):
@@ -324,7 +324,7 @@ def load_user_model(spec: str, task: Task | None = None, device: torch.device | 
     ``make`` is called with ``device=…`` if it takes that, and without arguments otherwise.
     """
     make = find_make(spec)
-    # somebody's own code cannot be asked to read no weights
+    # user code cannot be asked to leave weights out
     place = torch.device("cpu" if str(device) == "meta" else device)
     with user_code(f"{spec} failed"):
         takes = "device" in inspect.signature(make).parameters

@@ -101,7 +101,7 @@ def load_predictor(
             ``FILE.py:NAME`` or ``package.module:NAME``; or ``object``, as `gramloop.tasks.identity.hold_model` names one
             in memory.
         sizes: how images are resized and cut, where it differs from the default.
-        device: where it runs. On "meta" no weight is read: the predictor tells about itself, but cannot predict.
+        device: where it runs. On "meta" no weight is read: the predictor describes itself, but cannot predict.
         verify: compare weights with the sha256 in the names of their files.
         dtype: of the backbone's weights; bfloat16 halves their memory and rounds.
     """

@@ -71,7 +71,7 @@ def load_transformers_model(
         folder: with config.json, weights and preprocessor_config.json. Nothing is fetched.
         task: refuse a model for another; models for universal segmentation predict a class per pixel, segments
             (panoptic) or masks (instance), and the first where nothing is said.
-        device: where it runs. On "meta" no weight is read: the predictor tells about itself, but cannot predict.
+        device: where it runs. On "meta" no weight is read: the predictor describes itself, but cannot predict.
         trust_remote_code: run Python code that the folder holds.
     """
     path = Path(folder)
@@ -224,11 +224,11 @@ def _model(kind: Any, path: Path, device: torch.device) -> tuple[Any, list[str]]
         with torch.device("meta"):
             model = kind(kind.config_class.from_pretrained(path, local_files_only=True))
         return model.eval().requires_grad_(False), []
-    model, told = kind.from_pretrained(
+    model, info = kind.from_pretrained(
         path, local_files_only=True, dtype=torch.float32, output_loading_info=True
     )
     refuse_unsound(model, path)
-    return model.to(device).eval().requires_grad_(False), sorted(told["missing_keys"])
+    return model.to(device).eval().requires_grad_(False), sorted(info["missing_keys"])
 
 
 def load_processor(path: Path, *, trust_remote_code: bool = False) -> Any:
@@ -305,10 +305,10 @@ def load_transformers_vit(path: Path) -> nn.Module:
     from transformers import AutoModel
 
     with _opening(path):
-        model, told = AutoModel.from_pretrained(
+        model, info = AutoModel.from_pretrained(
             path, local_files_only=True, output_loading_info=True, trust_remote_code=False
         )
-    if missing := sorted(name for name in told["missing_keys"] if "pooler" not in name):
+    if missing := sorted(name for name in info["missing_keys"] if "pooler" not in name):
         raise GramLoopError(f"{path} lacks {len(missing)} of the model's weights, such as {missing[0]}")
     refuse_unsound(model, path)
     vit: nn.Module = getattr(model, "vision_model", model)  # the image half of a model of images and words

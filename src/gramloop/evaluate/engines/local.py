@@ -184,8 +184,8 @@ def _work(parts: Sequence[Part]) -> None:
     numbers = {id(part): number for number, part in enumerate(parts)}
     for outcome in _runner.run(_take(parts, shared), partial(_count, shared.images), shared.stop.is_set):
         # so short that the system writes it whole or not at all, even if this process is killed
-        told = outcome.reason[:1000] if isinstance(outcome, Missed) else outcome.excluded
-        shared.results.send((numbers[id(outcome.part)], told))
+        result = outcome.reason[:1000] if isinstance(outcome, Missed) else outcome.excluded
+        shared.results.send((numbers[id(outcome.part)], result))
 
 
 def _take(parts: Sequence[Part], shared: _Shared) -> Iterator[Part]:
