@@ -225,7 +225,7 @@ def test_settings_files_diagnostics_and_pictures_from_the_command_line(model, sc
         ),
         (["--suite", "scenes-c", "--images", "1", "--method", "a:eps=abc"], "eps is 'abc'; it is a small"),
         (["--suite", "scenes-c", "--images", "1", "--pictures", "-1"], "--pictures is -1; it is 0 or more"),
-        (["--suite", "scenes-c", "--images", "1", "--coco-results", "x"], "x holds no evaluation"),
+        (["--suite", "scenes-c", "--images", "1", "--coco-results", "x"], "belongs to --suite coco-o"),
     ],
     ids=" ".join,
 )

@@ -199,7 +199,7 @@ def _evaluate(plan: Plan, options: EvaluateOptions, engine: Engine | None) -> Co
 
     out = options.out
     plan = plan_with_stored(out, plan)
-    check_clean_results(plan, _clean_results(options))
+    check_clean_results(plan, _clean_results(options, plan))
     store = Store(out, plan)
     note(f"{len(plan.units)} units, {plan.images} images, plan {plan.hash}")
     if plan.calibration_split is not None:
@@ -260,7 +260,7 @@ def _report(outcome: EvaluationOutcome, options: EvaluateOptions, engine: Engine
     if len(results.plan.methods) > 1 and results.conditions and not is_quiet():
         for answer in read_answers([out], options.work.workers if engine is None else None):
             print_answer(answer)
-    Console().print(results_table(results, _clean_results(options)))
+    Console().print(results_table(results, _clean_results(options, results.plan)))
     print_files(out / RESULTS, out)
     failures = [f"{key}, image {one.image_id}: {one.reason}" for key, one in outcome.failures]
     print_failures(f"{len(failures)} predictions were left out for all methods:", failures)
@@ -272,9 +272,18 @@ def _report(outcome: EvaluationOutcome, options: EvaluateOptions, engine: Engine
     return 1 if excluded or missed or unscored(results) else 0
 
 
-def _clean_results(options: EvaluateOptions) -> Path | None:
+def _clean_results(options: EvaluateOptions, plan: Plan) -> Path | None:
     """The folder with results on clean images."""
-    return options.stored.clean_results or options.stored.coco_results
+    from gramloop.evaluate.results import has_effective
+
+    clean, coco = options.stored.clean_results, options.stored.coco_results
+    if coco is not None and not has_effective(plan):
+        raise GramLoopError(f"--coco-results belongs to --suite coco-o; {plan.suite} takes --clean-results")
+    if clean is not None and coco is not None:
+        raise GramLoopError(
+            "--clean-results and --coco-results name the same thing for coco-o; give one of them"
+        )
+    return clean or coco
 
 
 def _dry_run(plan: Plan, options: EvaluateOptions) -> CommandResult:
@@ -295,8 +304,8 @@ def _status(options: EvaluateOptions) -> CommandResult:
     from gramloop.evaluate.results import check_clean_results, collect
     from gramloop.evaluate.store import RESULTS, Store, plan_in
 
-    clean = _clean_results(options)
     store = Store(options.out, plan_in(options.out))
+    clean = _clean_results(options, store.plan)
     check_clean_results(store.plan, clean)
     state = inspect_store(store)
     unfinished = {part.condition for part in state.missing}
@@ -317,7 +326,7 @@ def _document(
 
     found = found or Results(plan, ())
     means = found.means()
-    robust = robustness(found, _clean_results(options))
+    robust = robustness(found, _clean_results(options, plan))
     excluded = [
         {"condition": one.condition, "image": str(failure.image_id), "reason": failure.reason}
         for one in found.conditions
