@@ -43,7 +43,7 @@ test-all: $(DEV) browser
 
 # The examples of --help and the first block of every page that take minutes.
 examples: $(DEV)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -rP tests/cli/test_help_examples.py tests/docs/test_beginnings.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/cli/test_help_examples.py tests/docs/test_beginnings.py
 
 # The paper's own recipe on a miniature of its files, killed and resumed; on Slurm where it is installed, and on Ray.
 reproduce: $(DEV)

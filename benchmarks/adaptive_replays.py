@@ -27,13 +27,12 @@ from PIL import Image
 from scipy.stats import spearmanr
 
 from evidence_camvid import DRIVES, SHORT_SIDE, label_of, spread
-from gramloop.data.scenes.drawing import scene
+from gramloop.data.scenes import scene
 from gramloop.metrics.bootstrap import image_bootstrap, miou_score, paired_delta
 from gramloop.metrics.segmentation import count_pixels
 from gramloop.replay import gram
-from gramloop.replay.config import ReplayConfig, parse_replay, route
-from gramloop.replay.cost import extra_blocks
-from gramloop.replay.trace import Trace
+from gramloop.replay.config import ReplayConfig, extra_blocks, parse_replay, route
+from gramloop.replay.gram import Trace
 from gramloop.shifts import corrupt
 from gramloop.tasks import load_predictor
 from gramloop.tasks.images import read_image

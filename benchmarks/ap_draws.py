@@ -19,31 +19,27 @@ import numpy as np
 
 from gramloop.data.truth import Instances
 from gramloop.metrics import ap
-from gramloop.metrics.ap import RankedMatches, rank_matches
-from gramloop.metrics.bootstrap import REPLICATES
-from gramloop.metrics.matching import GroundTruthBoxes, match_boxes
-from simulated_set import CATEGORIES, annotated, made_up, predicted_boxes
+from gramloop.metrics.bootstrap import REPLICATES, Score
+from gramloop.tasks.base import Categories, Rows, get_task
+from simulated_set import CATEGORIES, annotated, made_up
 
 CONDITION = "fog/3"
 SAME = 1e-11
 TURNS = 3
 
 
-def matched(images: int, detections: int, method: str = "baseline") -> RankedMatches:
+def matched(images: int, detections: int, method: str = "baseline") -> Score:
     ids, objects = annotated(np.random.default_rng(2017), images)
     own: dict[int, list[Any]] = {number: [] for number in ids.tolist()}
     for each in objects:
         own[each["image_id"]].append(each)
-    predicted = {
-        number: made_up(number, CONDITION, method, Instances.from_annotations(each), detections)
-        for number, each in own.items()
-    }
-    every = Instances.from_annotations(objects)
-    owners = np.array([each["image_id"] for each in objects])
-    truth = GroundTruthBoxes(
-        list(own), CATEGORIES.tolist(), owners, every.boxes, every.categories, every.areas, every.iscrowd
-    )
-    return rank_matches(match_boxes(truth, predicted_boxes(predicted)), truth.categories, images)
+    task, categories = get_task("detection"), Categories({int(each): "" for each in CATEGORIES})
+    rows = []
+    for number, each in own.items():
+        truth = Instances.from_annotations(each)
+        found = made_up(number, CONDITION, method, truth, detections)
+        rows.append(task.statistics(found, truth, categories))
+    return task.scorer(Rows.of(rows), categories)
 
 
 def seconds(call: Callable[[], Any]) -> tuple[float, Any]:
@@ -64,12 +60,10 @@ def main() -> None:
 
     def straight() -> Any:
         few = ap.COMPILED_DRAWS - 1
-        return np.concatenate(
-            [found.average_precision(draws[at : at + few]) for at in range(0, len(draws), few)]
-        )
+        return np.concatenate([found(draws[at : at + few]) for at in range(0, len(draws), few)])
 
-    first, _ = seconds(lambda: found.average_precision(draws))
-    turns = [(seconds(lambda: found.average_precision(draws)), seconds(straight)) for _ in range(TURNS)]
+    first, _ = seconds(lambda: found(draws))
+    turns = [(seconds(lambda: found(draws)), seconds(straight)) for _ in range(TURNS)]
     apart = max(float(np.abs(one[1] - other[1]).max()) for one, other in turns)
     if apart > SAME:
         raise SystemExit(f"scores differ by {apart}")

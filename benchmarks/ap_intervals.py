@@ -37,8 +37,8 @@ def main() -> None:
     def scores(
         weights: NDArray[np.int64],
     ) -> NDArray[np.float64]:  # (draws, images) → (draws, 2): AP and gain
-        ordinary, replayed = (method.average_precision(weights) for method in methods)
-        return np.stack([ordinary, replayed - ordinary], axis=1)
+        baseline, replayed = (method(weights) for method in methods)
+        return np.stack([baseline, replayed - baseline], axis=1)
 
     truth = scores(np.ones((1, args.population), np.int64))[0]
     print(

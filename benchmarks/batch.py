@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from gramloop.data.scenes.files import SceneFiles, write_scenes
+from gramloop.data.scenes import SceneFiles, write_scenes
 from gramloop.evaluate import DataSource, Plan, Request, make_plan
 from gramloop.evaluate.provenance import plan_workload
 from gramloop.evaluate.runner import Runner

@@ -17,7 +17,7 @@ import cv2
 from PIL import Image
 
 from gramloop.data.opening import open_suite
-from gramloop.data.scenes.drawing import THINGS, scene
+from gramloop.data.scenes import THINGS, scene
 from gramloop.data.suites import SUITES, Condition
 from gramloop.data.writing import SuiteLayout, write_images, write_suite
 from gramloop.util.processes import available_cores

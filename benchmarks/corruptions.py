@@ -1,4 +1,4 @@
-"""Seconds per image of every corruption, beside the package `imagecorruptions`, one thread for both.
+"""Seconds per image of every corruption, next to the package `imagecorruptions`, one thread for both.
 
 Both see the same image, each time the best of a few runs. Corruptions on which the package fails with the
 installed numpy and scikit-image are timed for ours alone and left out of the ratio.
@@ -16,7 +16,7 @@ import numpy as np
 from scipy import ndimage
 
 from gramloop.shifts.common import generator
-from gramloop.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt
+from gramloop.shifts.recipes import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt
 
 sys.path.append(
     str(Path(sys.prefix) / "test-packages")

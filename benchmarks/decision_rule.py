@@ -4,9 +4,8 @@
 
 A search is drawn as numbers: 20 candidates of which three gain or none does, families as the embedded model's scenes
 have them, images with effects of their own, heavy-tailed noise in every image and family. The three best on the images
-of the search come to the decision on others, which is the package's own. Compared are Student's t on the sum of the
-variances over families and over images at a third of the error each (`t`), swaps of images alone (`images`), and swaps
-of images and flips of families (`both`), which `gramloop tune` uses. `in vain` are choices of that rule that do not
+of the search come to the decision on others, which is the package's own. Compared are swaps of
+images alone (`images`), and swaps of images and flips of families (`both`), which `gramloop tune` uses. `in vain` are choices of that rule that do not
 gain on the searched families; `strict` corrects the test over families for all candidates, not for the finalists.
 """
 
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 
 from gramloop.metrics.bootstrap import Score, mean_score
 from gramloop.tasks.base import Categories, Rows, Task
-from gramloop.tune.gain import CandidateRow, Scoring, estimate_gain, weigh_finalists
+from gramloop.tune.evidence import Measured, Scoring, weigh_finalists
 from gramloop.tune.schedule import Sample
 
 # measured: what `levels+recentre:0.1` gains on the embedded segmenter's scenes at severity 3, and the standard deviation
@@ -120,13 +119,13 @@ def finalists(gains: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.argsort(-(mean - np.sqrt(errors)), kind="stable")[:FINALISTS]
 
 
-def measured(gains: NDArray[np.float64]) -> dict[str, list[CandidateRow]]:  # of (images, families)
+def measured(gains: NDArray[np.float64]) -> dict[str, Measured]:  # of (images, families)
     """One candidate as a search keeps it."""
+    samples, nothing = [Sample(place, str(place), place) for place in range(len(gains))], np.zeros(len(gains))
     return {
-        f"family{number}/3": [
-            CandidateRow(Sample(place, str(place), place), {"value": 0.0}, {"value": value})
-            for place, value in enumerate(column)
-        ]
+        f"family{number}/3": Measured(
+            samples, *(Rows(len(gains), {"value": each}) for each in (nothing, column))
+        )
         for number, column in enumerate(gains.T)
     }
 
@@ -137,12 +136,10 @@ def search(scenario: Scenario, random: np.random.Generator) -> dict[str, bool]:
     gains = scenario.family_gains(chosen, random)
     best = finalists(draw(replace(scenario, images=12), chosen, gains, random))
     cells = [measured(each) for each in draw(scenario, chosen, gains, random)[best]]
-    share = 1 - (1 - CONFIDENCE) / len(cells)
     found = weigh_finalists(SCORING, cells)
     both = [each.beats_nothing(CONFIDENCE) for each in found]
     strict = [each.families * CANDIDATES / FINALISTS <= 1 - CONFIDENCE for each in found]
     return {
-        "t": any(estimate_gain(SCORING, each).beats_nothing(share) for each in cells),
         "images": any(each.images <= 1 - CONFIDENCE for each in found),
         "both": any(both),
         "in vain": any(np.array(both) & (gains[best].mean(axis=1) <= 0)),

@@ -1,4 +1,4 @@
-"""Drift without Gram matrices beside the textbook form: time, peak memory and error of two replays.
+"""Drift without Gram matrices next to the textbook form: time, peak memory and error of two replays.
 
 The textbook form computes the anchor's Gram matrix once, then for each replay the proposal's, their
 difference, and the mean square of its rows. Times are medians of interleaved runs; memory is the sum of live

@@ -7,8 +7,8 @@ Two ratios, each measured side by side in one run on the embedded 12-block model
 and, per image, what comparing its files with their checksums, preparing (the same, decode, shift, labels) and storing
 take on their own.
 Rounds alternate, and the medians of each side are compared. Core time, which other work on the machine
-disturbs less, also counts what is done in the thread that prepares images ahead. Beside the pairing stands what
-blocks alone would give: a pair runs the replay's blocks, two single runs those and the ordinary pass's.
+disturbs less, also counts what is done in the thread that prepares images ahead. Next to the pairing is what
+blocks alone would give: a pair runs the replay's blocks, two single runs those and those of the baseline pass.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gramloop.data.records import refuse_change
-from gramloop.data.scenes.files import SceneFiles, draw_scenes
+from gramloop.data.scenes import SceneFiles, draw_scenes
 from gramloop.evaluate.methods import blocks_per_view
 from gramloop.evaluate.plan import DataSource
 from gramloop.evaluate.planning import Request, make_plan

@@ -34,7 +34,6 @@ from gramloop.cli import main as gramloop
 from gramloop.evaluate.methods import BASELINE, parse_method
 from gramloop.mitigations import apply, calibrate
 from gramloop.mitigations.calibration import read_stats
-from gramloop.mitigations.replay import Replay
 from gramloop.shifts import CORRUPTIONS, corrupt
 from gramloop.tasks import Predictor, load_predictor, open_model
 from gramloop.tasks.images import read_image
@@ -126,10 +125,9 @@ class Run:
         found = {}
         for text in self.methods:
             method = parse_method(text)
-            if method.has_replay:
+            if predictor.blocks:
                 method = method.with_window(len(predictor.blocks))
-            stack = method.mitigations or (Replay(method.replay),)
-            found[method.name] = apply(stack, predictor, stats)
+            found[method.name] = apply(method.stack, predictor, stats)
         return found
 
 

@@ -17,9 +17,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from gramloop.models.backbone import TappedViT, default_taps
-from gramloop.models.dino import load_any_backbone
-from gramloop.models.heads import LinearHead
+from gramloop.models.backbone import Backbone, LinearHead, default_taps
+from gramloop.models.dino import load_backbone
 from gramloop.tasks.images import WEB, read_image, resize_short_side, to_tensor
 
 sys.path.append(str(Path(__file__).parents[1] / "examples"))
@@ -48,7 +47,7 @@ def write(onnx: Path, data: Path, out: Path, fitted: int = 60, judged: int = 8) 
     out.mkdir(parents=True, exist_ok=True)
     weights = out / "weights.pt"
     torch.save(meta_weights(onnx), weights)
-    backbone = load_any_backbone(weights)
+    backbone = load_backbone(weights)
     check(backbone, onnx)
     (out / "classes.txt").write_text("\n".join(CLASSES) + "\n")
     seen = {drive: spread(frames(data, drive), fitted) for drive in DRIVES}
@@ -114,7 +113,7 @@ def meta_weights(onnx: Path) -> dict[str, Tensor]:
     return found
 
 
-def check(backbone: TappedViT, onnx: Path) -> None:
+def check(backbone: Backbone, onnx: Path) -> None:
     """The same features as transformers' DINOv2, or an error."""
     from saliency import make
 
@@ -131,7 +130,7 @@ def check(backbone: TappedViT, onnx: Path) -> None:
         raise SystemExit("the backbone was read wrongly")
 
 
-def example(backbone: TappedViT, frame: Path) -> tuple[Tensor, Tensor]:
+def example(backbone: Backbone, frame: Path) -> tuple[Tensor, Tensor]:
     """Features (patches, channels) of a clean frame, and the share of each class in every patch."""
     patch = backbone.shape.patch
     pixels = to_tensor(resize_short_side(read_image(frame), SHORT_SIDE, multiple=patch), WEB)

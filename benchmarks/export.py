@@ -22,7 +22,7 @@ import torch
 from gramloop import Adaptive, ReplayConfig
 from gramloop.export import export_model
 from gramloop.export.programs import subject_of
-from gramloop.mitigations.mitigated import attach_stack
+from gramloop.mitigations.mitigated import mitigate
 from gramloop.mitigations.stack import read_stack
 from gramloop.models.tiny import SOURCE, suggested_replay
 from gramloop.tasks.loading import open_model
@@ -83,7 +83,7 @@ def compare(name: str, wanted: object, source: Path | None, side: int, rounds: i
             width=side,
         )
         exporting = time.process_time() - began
-        with attach_stack(subject.root, stack, stats, predictor=predictor):
+        with mitigate(subject.root, stack, stats, predictor=predictor):
             runs: dict[str, Run] = {"eager": lambda: subject.program(image)}
             if compiled:
                 torch._dynamo.reset()

@@ -20,11 +20,11 @@ from gramloop.errors import UntunedWindowWarning
 from gramloop.models.backbone import Backbone
 from gramloop.models.detector import WindowedDetector
 from gramloop.models.dino import SHAPES, meta_backbone
-from gramloop.models.mask2former import Mask2FormerSegmentor, Mask2FormerShape
+from gramloop.models.mask2former import Mask2FormerSegmentor
 from gramloop.models.plain_detr import PlainDetr, PlainDetrConfig
 from gramloop.models.tiny import load_tiny
 from gramloop.replay.config import ReplayConfig
-from gramloop.tasks.detectors import Detector
+from gramloop.tasks.released import Detector
 from gramloop.tasks.semantic import Segmenter
 from gramloop.util.progress import tracked
 from live_tensors import peak_of
@@ -35,7 +35,7 @@ CARDS = (16, 24, 40, 80)  # GB, of 10⁹ bytes; what a card has beyond is left t
 IMAGES: dict[str, Size] = {"segmentation": (896, 896), "detection": (480, 640)}
 PUBLISHED = ReplayConfig()
 WAYS: dict[str, tuple[ReplayConfig | None, bool, bool]] = {
-    "ordinary": (None, False, False),
+    "baseline": (None, False, False),
     "replayed": (PUBLISHED, False, False),
     "paired": (PUBLISHED, True, False),
     "traced": (PUBLISHED, True, True),
@@ -49,7 +49,7 @@ def predictor_of(name: str, task: str, dtype: torch.dtype) -> Segmenter | Detect
     width = backbone.shape.width
     with torch.device("meta"):
         if task == "segmentation":
-            return Segmenter(Mask2FormerSegmentor(backbone, Mask2FormerShape(width)).requires_grad_(False))
+            return Segmenter(Mask2FormerSegmentor(backbone, width).requires_grad_(False))
         head = PlainDetr(PlainDetrConfig(channels=8 * width))
         return Detector(WindowedDetector(backbone, head).requires_grad_(False))
 
@@ -72,7 +72,7 @@ def measured(name: str, task: str, dtype: torch.dtype) -> dict[str, Needs]:
 
 def fits(needs: dict[str, Needs], card: int) -> str:
     """What of a card's work fits into it."""
-    able = [way for way in ("ordinary", "replayed", "paired") if needs[way].peak <= card * 1e9]
+    able = [way for way in ("baseline", "replayed", "paired") if needs[way].peak <= card * 1e9]
     return "no" if not able else "yes" if len(able) == 3 else ", ".join(able)
 
 
@@ -85,12 +85,12 @@ def rows(names: list[str]) -> Iterator[tuple[str, str, str, dict[str, Needs]]]:
 
 def print_shapes() -> None:
     """Images of a detector have a short side, so that long ones need more."""
-    print("\n| image | 7B, float32: ordinary | paired | bfloat16: ordinary | paired |")
+    print("\n| image | 7B, float32: baseline | paired | bfloat16: baseline | paired |")
     print("|---|---:|---:|---:|---:|")
     both = [predictor_of("vit7b16", "detection", dtype) for dtype in (torch.float32, torch.bfloat16)]
     for width in (480, 640, 960, 1440, 1920):
         needs = [
-            footprint(each, (480, width), *WAYS[way][:2]) for each in both for way in ("ordinary", "paired")
+            footprint(each, (480, width), *WAYS[way][:2]) for each in both for way in ("baseline", "paired")
         ]
         print(
             f"| {width} x 480 | " + " | ".join(f"{each.peak / 1e9:.1f}" for each in needs) + " |", flush=True
@@ -125,12 +125,12 @@ def main() -> None:
     warnings.simplefilter("ignore", UntunedWindowWarning)
     found = list(rows(args.backbone or list(SIZES)))
     cards = " | ".join(f"{card} GB" for card in CARDS)
-    print(f"| task | backbone | its weights | all weights, GB | ordinary | replayed | paired | {cards} |")
+    print(f"| task | backbone | its weights | all weights, GB | baseline | replayed | paired | {cards} |")
     print("|---|---|---|---:|---:|---:|---:|" + "---|" * len(CARDS))
     for name, task, kind, needs in found:
-        peaks = " | ".join(f"{needs[way].peak / 1e9:.1f}" for way in ("ordinary", "replayed", "paired"))
+        peaks = " | ".join(f"{needs[way].peak / 1e9:.1f}" for way in ("baseline", "replayed", "paired"))
         able = " | ".join(fits(needs, card) for card in CARDS)
-        weights = f"{needs['ordinary'].weights / 1e9:.1f}"
+        weights = f"{needs['baseline'].weights / 1e9:.1f}"
         print(f"| {task} | {SIZES[name]} | {kind} | {weights} | {peaks} | {able} |")
     print()
     print(

@@ -17,10 +17,9 @@ from gramloop.models.detector import WindowLayout, all_valid
 from gramloop.models.plain_detr import best_detections
 from gramloop.replay.attach import Loop, attached
 from gramloop.tasks.depth import DepthEstimator
-from gramloop.tasks.detectors import DenseDetector, Detector, input_size
 from gramloop.tasks.images import short_side_size
-from gramloop.tasks.mask_segmenters import PaddedSegmenter
 from gramloop.tasks.predictor import MaybeReplay, ViTPredictor, wants_trace
+from gramloop.tasks.released import DenseDetector, Detector, QuerySegmenter, input_size
 from gramloop.tasks.semantic import Segmenter
 
 Size = tuple[int, int]  # height and width of an image
@@ -69,7 +68,7 @@ def views_of(predictor: object, size: Size) -> int:
         multiple = predictor.model.granularity if config.mode == "whole" else 1
         rounded = round if config.mode == "even" else None
         shown = short_side_size(*size, config.short_side, multiple=multiple, rounded=rounded)
-        return sum(len(crops) for crops in predictor._crops(*shown))
+        return len(predictor._crops(*shown))
     if isinstance(predictor, Detector):
         patch = predictor.backbone.shape.patch
         layout = WindowLayout.of(*input_size(*size, predictor.config, patch), patch)
@@ -94,7 +93,7 @@ def _look(predictor: Any, size: Size, batch: int, loop: Loop | None, paired: boo
         _segment(predictor, size, batch, loop, paired)
     elif isinstance(predictor, Detector):
         _detect(predictor, size, batch, loop, paired)
-    elif isinstance(predictor, DepthEstimator | PaddedSegmenter | DenseDetector):
+    elif isinstance(predictor, DepthEstimator | QuerySegmenter | DenseDetector):
         _look_once(predictor, size, batch, loop, paired)
     else:
         raise GramLoopError(f"what a {type(predictor).__name__} needs is not known")
@@ -102,7 +101,7 @@ def _look(predictor: Any, size: Size, batch: int, loop: Loop | None, paired: boo
 
 def _segment(predictor: Segmenter, size: Size, batch: int, loop: Loop | None, paired: bool) -> None:
     """One batch of crops, which is the most that there is at a time."""
-    crops = torch.empty(batch * predictor.config.batch, 3, *predictor._largest_view(*size))
+    crops = torch.empty(batch, 3, *predictor._largest_view(*size))
     for _scores in predictor._scores(crops, loop, paired):
         pass  # it leaves for the CPU while the next is made
 
@@ -117,7 +116,7 @@ def _detect(predictor: Detector, size: Size, batch: int, loop: Loop | None, pair
 
 
 def _look_once(
-    predictor: DepthEstimator | PaddedSegmenter[Any] | DenseDetector,
+    predictor: DepthEstimator | QuerySegmenter | DenseDetector,
     size: Size,
     batch: int,
     loop: Loop | None,
@@ -130,7 +129,7 @@ def _look_once(
     for version in versions:
         if isinstance(predictor, DepthEstimator):
             predictor.head.depth([tap.map for tap in version], size)
-        elif isinstance(predictor, PaddedSegmenter):
+        elif isinstance(predictor, QuerySegmenter):
             predictor.model.predict(version)
         else:
             predictor.head(version[-1].map)

@@ -4,7 +4,7 @@
     python benchmarks/pipeline.py --quick        # severity 3, few images
 
 Landscapes of 640 x 480 are drawn in COCO's layout, and shifted as COCO-C is. The model sleeps for 5, 20 and 100 ms an
-image, as the process beside a GPU does. In one run, for each:
+image, as the process next to a GPU does. In one run, for each:
   model        the waiting alone, of all images
   preparation  comparing checksums, decoding, shifting and reading the truth of all images, in N processes without a model;
                where it takes longer than the model, the mean of one before and one after the evaluation
@@ -40,7 +40,7 @@ from gramloop.util.processes import available_cores, process_context, process_po
 WAITING = """
 import time
 import numpy as np
-from gramloop.data.scenes.drawing import THINGS
+from gramloop.data.scenes import THINGS
 from gramloop.tasks.detection import Detection
 
 BOXES = np.array([[10, 20, 110, 220], [200, 100, 400, 300], [5, 5, 60, 60]], np.float32)

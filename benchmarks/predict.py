@@ -1,6 +1,6 @@
-"""A paired prediction against an ordinary and a replayed one run after each other.
+"""A paired prediction against a baseline and a replayed one run after each other.
 
-The ordinary pass that a replay needs anyway is the ordinary prediction: a pair costs what the replayed prediction
+The baseline pass that a replay needs anyway is the baseline prediction: a pair costs what the replayed prediction
 costs, plus one more run of the head. Random weights in the size of DINOv3 ViT-B, the linear head on four taps.
 """
 
@@ -15,9 +15,8 @@ import numpy as np
 import torch
 
 from gramloop import ReplayConfig, cost
-from gramloop.models.backbone import Backbone, default_taps
+from gramloop.models.backbone import Backbone, LinearHead, LinearSegmentor, default_taps
 from gramloop.models.dino import SHAPES
-from gramloop.models.heads import LinearHead, LinearSegmentor
 from gramloop.tasks.semantic import SegmentConfig, Segmenter
 from gramloop.util.forward_patch import counting
 

@@ -1,4 +1,4 @@
-"""What an attached replay costs in wall time and memory, beside its block count.
+"""What an attached replay costs in wall time and memory, next to its block count.
 
 A random DINOv3 ViT-S (12 blocks, width 384, transformers' modules, float32) with and without the replay.
 Times are medians of interleaved forwards. Memory is counted twice: tensors (weights, input and everything

@@ -124,13 +124,13 @@ def _part(part: Part) -> Done:
             found = made_up(image, unit.condition, method.name, truth, detections, blocks)
             rows.add(position, str(image), found, truth)
         spent = time.perf_counter() - began
-        stored.write(unit, rows.table(), (), (), Facts(spent, "", 0, spent, 10**9, "cpu", "simulated"))
+        stored.write(unit, rows.table(), (), (), Facts(spent, "", spent, 10**9, "cpu", "simulated"))
     return Done(part, 0)
 
 
 def status(size: Size, folder: str = "results") -> str:
-    told = _gramloop("evaluate", "--out", size.out / folder, "--status").splitlines()
-    return next(line for line in told if "units are stored" in line)
+    printed = _gramloop("evaluate", "--out", size.out / folder, "--status").splitlines()
+    return next(line for line in printed if "units are stored" in line)
 
 
 def linked(size: Size, name: str, keep: Callable[[int], bool]) -> Store[Plan]:
@@ -168,9 +168,8 @@ def resume(size: Size) -> str:
         content[len(content) // 3] ^= 1
         other.path(units[place]).parent.mkdir(parents=True, exist_ok=True)
         other.path(units[place]).write_bytes(content)
-    with Display(other) as display:
-        outcome = evaluate(other.plan, other.folder, engine=partial(engine, size=size), listener=display)
-    return f"{len(set(places))} units computed again, {len(outcome.rejected)} of them damaged"
+    results = evaluate(other.plan, other.folder, engine=partial(engine, size=size), listener=Display())
+    return f"{len(set(places))} units computed again, {len(results.warnings)} of them damaged"
 
 
 def score(size: Size) -> str:
@@ -184,8 +183,8 @@ def score(size: Size) -> str:
 
 
 def report(size: Size) -> str:
-    told = _gramloop("report", size.results, "--out", size.out / "report")
-    return told.strip().splitlines()[0]
+    printed = _gramloop("report", size.results, "--out", size.out / "report")
+    return printed.strip().splitlines()[0]
 
 
 def bootstrap(size: Size, replicates: int = REPLICATES) -> str:
@@ -204,12 +203,12 @@ def _gramloop(*words: object) -> str:
     """What a command prints; every step is a process of its own already."""
     from gramloop.cli import main as command
 
-    told = io.StringIO()
-    with contextlib.redirect_stdout(told):
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
         code = command([str(word) for word in words])
     if code:
         raise SystemExit(f"gramloop {words[0]} ended with exit code {code}")
-    return told.getvalue()
+    return printed.getvalue()
 
 
 STEPS: dict[str, tuple[str, Callable[[Size], str]]] = {
@@ -245,17 +244,17 @@ def run_step(name: str, words: Sequence[str]) -> dict[str, Any]:
         while process.poll() is None:
             peak = max(peak, tree_memory(process.pid))
             time.sleep(LOOK)
-        told = process.stdout.read() if process.stdout is not None else ""
+        printed = process.stdout.read() if process.stdout is not None else ""
     if process.returncode:
         raise SystemExit(f"{name} failed with exit code {process.returncode}")
     seconds = time.perf_counter() - began
-    return {"seconds": seconds, "bytes": peak, "told": told.strip().splitlines()[-1]}
+    return {"seconds": seconds, "bytes": peak, "printed": printed.strip().splitlines()[-1]}
 
 
 def row(name: str, found: dict[str, Any]) -> str:
     within = found["seconds"] <= SECONDS and found["bytes"] <= BYTES
     verdict = "" if name == "set" else "yes" if within else "no"
-    return f"| {STEPS[name][0]} | {found['seconds']:.0f} | {found['bytes'] / 1e9:.2f} | {verdict} | {found['told']} |"
+    return f"| {STEPS[name][0]} | {found['seconds']:.0f} | {found['bytes'] / 1e9:.2f} | {verdict} | {found['printed']} |"
 
 
 def main() -> None:

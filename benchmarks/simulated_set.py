@@ -21,10 +21,9 @@ from gramloop.data.coco import COCO_CATEGORY_IDS
 from gramloop.data.opening import COCO_VAL2017
 from gramloop.data.truth import Instances
 from gramloop.evaluate.methods import BASELINE
-from gramloop.metrics.matching import BoxPredictions
 from gramloop.models.tiny import WEIGHTS, DenseDetectConfig, DenseDetectHead, load_tiny
 from gramloop.tasks.detection import Detection
-from gramloop.tasks.detectors import DenseDetector
+from gramloop.tasks.released import DenseDetector
 
 CATEGORIES = np.array(sorted(COCO_CATEGORY_IDS))
 WIDTH, HEIGHT = 640, 480
@@ -42,16 +41,6 @@ def detector(device: torch.device) -> DenseDetector:
         head = DenseDetectHead(DenseDetectConfig(tiny.backbone.shape.width, len(CATEGORIES), 16))
     classes = {int(number): f"class {number}" for number in CATEGORIES}
     return DenseDetector(tiny.backbone, head.eval().to(device), tiny.segment.taps[-1], classes)
-
-
-def predicted_boxes(by_image: dict[int, Detection]) -> BoxPredictions:
-    """The predictions of all images as columns."""
-    owners = np.repeat(list(by_image), [len(one.scores) for one in by_image.values()])
-    boxes, scores, labels = (
-        np.concatenate([getattr(one, name) for one in by_image.values()])
-        for name in ("boxes", "scores", "labels")
-    )
-    return BoxPredictions.from_corners(owners, boxes, scores, labels)
 
 
 def write_set(folder: Path, images: int) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from gramloop.data.opening import ReadOptions, open_suite
 from gramloop.data.records import TaskName as Task
-from gramloop.data.scenes.files import SceneFiles, draw_scenes
+from gramloop.data.scenes import SceneFiles, draw_scenes
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import DataSource
 from gramloop.evaluate.planning import Request, make_plan
@@ -85,7 +85,7 @@ def agreement(root: Path, way: str) -> dict[str, float]:
         with autocast_on_cpu(autocast):
             found = other.predict(shown.pixels, replay, paired=True)
         pairs = {
-            "baseline": (expected.ordinary, found.ordinary),
+            "baseline": (expected.baseline, found.baseline),
             "gramloop": (expected.replayed, found.replayed),
         }
         for name, (one, two) in pairs.items():

@@ -36,7 +36,7 @@ class Components:
         """What the segmenter says of an image, in parts."""
         found = self.segmenter.predict(image, replay, paired=paired, trace=trace)
         if paired:
-            return Pair(self._parts(found.ordinary), self._parts(found.replayed))
+            return Pair(self._parts(found.baseline), self._parts(found.replayed))
         return self._parts(found)
 
     def _parts(self, found: Segmentation) -> Panoptic | InstanceMasks:

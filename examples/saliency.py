@@ -32,7 +32,7 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class Saliency(nn.Module):
-    """Pixels (1, 3, 224, 224) to the probability (1, 1, 224, 224) that somebody looks there."""
+    """Pixels (1, 3, 224, 224) to the probability (1, 1, 224, 224) that people fixate there."""
 
     task = "semantic"
     classes = {0: "elsewhere", 1: "salient"}  # noqa: RUF012 - never written to

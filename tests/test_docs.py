@@ -16,8 +16,7 @@ import torch
 from transformers import DINOv3ViTConfig, DINOv3ViTModel
 
 import gramloop
-from gramloop.data.scenes.drawing import scene
-from gramloop.data.scenes.files import SCENE_CATEGORIES, SceneFiles, scene_segments, write_scenes
+from gramloop.data.scenes import SCENE_CATEGORIES, SceneFiles, scene, scene_segments, write_scenes
 from gramloop.tasks import to_tensor
 from small_runs import write_model, write_scene_set
 from small_stores import make_plan, write_store
@@ -73,6 +72,13 @@ def a_model_and_a_set(folder: Path) -> Names:
     return {}
 
 
+def a_model_and_a_larger_set(folder: Path) -> Names:
+    """What a reader of docs/tune.md has at hand."""
+    write_model(folder / "model")
+    write_scene_set(folder / "data" / "mine", 12)
+    return {}
+
+
 def an_evaluation(folder: Path) -> Names:
     """What a reader of docs/report.md has at hand."""
     write_store(folder / "out" / "c", make_plan())
@@ -99,6 +105,7 @@ def a_set_with_depth_and_segments(folder: Path) -> Names:
     [
         ("replay.md", a_model, lambda names: names["loop"].trace.gate[0].shape == (1, 4, 4)),
         ("evaluate.md", a_model_and_a_set, lambda names: len(names["correct"]) == 2),
+        ("tune.md", a_model_and_a_larger_set, lambda names: Path("out/tune/best.json").exists()),
         ("tasks.md", a_set_with_depth_and_segments, lambda names: names["predicted"].shape == (64, 64)),
         pytest.param(
             "deploy.md",

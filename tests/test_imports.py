@@ -6,6 +6,7 @@ import ast
 import importlib
 import pkgutil
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,7 +22,6 @@ SURFACE = [
     *(
         f"gramloop.{room}"
         for room in [
-            "check",
             "compare",
             "data",
             "evaluate",
@@ -138,6 +138,15 @@ def test_a_planted_violation_is_found(tmp_path: Path, file: str, line: str, name
     assert against_the_order(package) == []
     (package / file).write_text(f"{line}\n")
     assert against_the_order(package) == [f"{file}:{1 + line.count(chr(10))} imports {name}"]
+
+
+def test_a_public_name_is_defined_in_one_module() -> None:
+    public_names = runpy.run_path(str(ROOT / "tools" / "measure_size.py"))["public_names"]
+    modules: dict[str, list[str]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for name in public_names(ast.parse(path.read_text(encoding="utf-8"))):
+            modules.setdefault(name, []).append(str(path.relative_to(PACKAGE)))
+    assert {name: found for name, found in modules.items() if len(found) > 1} == {}
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)

@@ -1,4 +1,4 @@
-"""The site's page of all commands with their options and JSON keys, made from the parsers themselves."""
+"""The site's page of all commands with their options, made from the parsers themselves."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import textwrap
 from collections.abc import Iterator
 
 from gramloop.cli import COMMANDS, GROUPS, command_parser
-from gramloop.cli.output import ENVELOPE
 
 _BEFORE = """# Commands
 
@@ -16,20 +15,14 @@ gramloop --help            # all commands in the order of a task
 gramloop evaluate --help   # what one takes
 ```
 
-This page is made from the commands' own help. [Command line](../appendix/command-line.md) covers settings files, JSON
+This page is made from the commands' own help. [Command line](../appendix/command-line.md) covers options in files, JSON
 for scripts and exit codes.
-
-Each document of `--json` begins with these keys; the others are listed with each command. If a command was refused,
-`error` holds the message.
-
-| key | |
-| :-- | :-- |
 """
 
 
 def page() -> str:
     """The whole page."""
-    parts = [_BEFORE + "".join(f"| `{key}` | {meaning} |\n" for key, meaning in ENVELOPE.items())]
+    parts = [_BEFORE]
     for title, names in GROUPS.items():
         there = [name for name in names if name in COMMANDS]
         if there:
@@ -46,9 +39,6 @@ def command_part(name: str) -> str:
         rows = [row for action in group._group_actions if (row := _row(action))]
         if rows:
             lines += [f"| {_title(group.title)} | |", "| :-- | :-- |", *rows, ""]
-    if wanted.keys:
-        rows = [f"| `{key}` | {_cell(meaning)} |" for key, meaning in wanted.keys.items()]
-        lines += ["| `--json` | |", "| :-- | :-- |", *rows, ""]
     return "\n".join(lines)
 
 

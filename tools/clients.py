@@ -24,7 +24,7 @@ import torch.multiprocessing
 from torch import Tensor, nn
 
 import gramloop
-from gramloop.replay.vit import find_vit, states_of, with_hidden, with_states
+from gramloop.replay.vit import find_vit, state_of, with_hidden, with_state
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "replay"))
@@ -45,13 +45,13 @@ def textbook(model: nn.Module, window: tuple[int, int], **described: Any) -> Ite
     layout, blocks, (start, end) = vit.layout, vit.blocks, window
 
     def after(block: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
-        (hidden,) = states_of(output)
+        hidden = state_of(output)
         grid = layout.grid(hidden)
 
         def run(first: int, last: int, Z: Tensor) -> Tensor:
             for each in blocks[first : last + 1]:
                 words, named = with_hidden(args, kwargs, layout.state(Z, grid))
-                Z = layout.tokens(states_of(each.forward(*words, **named))[0])
+                Z = layout.tokens(state_of(each.forward(*words, **named)))
             return Z
 
         def gram(Z: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ def textbook(model: nn.Module, window: tuple[int, int], **described: Any) -> Ite
             mean = g.mean(1, keepdim=True)
             gates = torch.cat([mean.expand(-1, layout.prefix), g, mean.expand(-1, layout.suffix)], 1)
             Z = (Z + gates[..., None] * (Z_hat - Z).double()).to(Z.dtype)
-        return with_states(output, [layout.state(Z, grid)])
+        return with_state(output, layout.state(Z, grid))
 
     handle = blocks[end].register_forward_hook(after, with_kwargs=True, prepend=True)
     try:

@@ -17,22 +17,27 @@ import torch
 from torch import nn
 
 from gramloop import ReplayConfig
-from gramloop.models import PMT, Backbone, Depther, Mask2FormerSegmentor, PMTHead, PMTShape, WindowedDetector
+from gramloop.models import (
+    PMT,
+    Backbone,
+    DptDepthHead,
+    Mask2FormerSegmentor,
+    PMTHead,
+    PMTShape,
+    WindowedDetector,
+)
 from gramloop.models.backbone import default_taps
-from gramloop.models.depther import DptDepthHead, DptShape
 from gramloop.models.dino import SHAPES
-from gramloop.models.mask2former import Mask2FormerShape
 from gramloop.models.plain_detr import PlainDetr
 from gramloop.tasks import (
     Detector,
     DptDepthEstimator,
-    InstanceSegmenter,
-    PanopticSegmenter,
     Prediction,
+    QueryConfig,
+    QuerySegmenter,
     Segmenter,
     ViTPredictor,
 )
-from gramloop.tasks.mask_segmenters import InstanceConfig, PanopticConfig
 from gramloop.tasks.semantic import SegmentConfig
 
 
@@ -52,12 +57,12 @@ def pmt(backbone: Backbone, classes: int, queries: int = 200) -> PMT:
 
 def panoptic(side: int) -> Callable[[Backbone], ViTPredictor[Prediction]]:
     """COCO's 133 classes, in squares of this side."""
-    return lambda vit: PanopticSegmenter(pmt(vit, 133), PanopticConfig(side))
+    return lambda vit: QuerySegmenter(pmt(vit, 133), "panoptic", QueryConfig(side))
 
 
 def instance(side: int) -> Callable[[Backbone], ViTPredictor[Prediction]]:
     """COCO's 80 classes, in squares of this side."""
-    return lambda vit: InstanceSegmenter(pmt(vit, 80), InstanceConfig(side))
+    return lambda vit: QuerySegmenter(pmt(vit, 80), "instance", QueryConfig(side))
 
 
 HEADS = {
@@ -71,13 +76,13 @@ HEADS = {
         "vitl16", lambda vit: Segmenter(pmt(vit, 150, 100), SegmentConfig("even", 512))
     ),
     "dinov3_vit7b16_ade20k_m2f_head": Released(
-        "vit7b16", lambda vit: Segmenter(Mask2FormerSegmentor(vit, Mask2FormerShape(4096)))
+        "vit7b16", lambda vit: Segmenter(Mask2FormerSegmentor(vit, 4096))
     ),
     "dinov3_vit7b16_coco_detr_head": Released(
         "vit7b16", lambda vit: Detector(WindowedDetector(vit, PlainDetr()))
     ),
     "dinov3_vit7b16_synthmix_dpt_head": Released(
-        "vit7b16", lambda vit: DptDepthEstimator(Depther(vit, DptDepthHead(DptShape(), default_taps(40))))
+        "vit7b16", lambda vit: DptDepthEstimator(vit, DptDepthHead(default_taps(40)))
     ),
 }
 

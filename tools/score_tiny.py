@@ -23,10 +23,11 @@ import numpy as np
 import torch
 from rich.progress import Progress
 
-from gramloop.data.scenes.drawing import CLASSES, THINGS, scene
-from gramloop.models.tiny import WEIGHTS, TinyModel, load_tiny, normalise
+from gramloop.data.scenes import CLASSES, THINGS, scene
+from gramloop.models.tiny import WEIGHTS, TinyModel, load_tiny
 from gramloop.shifts.common import generator
-from gramloop.shifts.corruptions import CORRUPTIONS, corrupt
+from gramloop.shifts.recipes import CORRUPTIONS, corrupt
+from tiny_model import normalise, predict
 
 SPLIT = "test"
 CLEAN = ("clean", 0)
@@ -69,13 +70,15 @@ def score_condition(condition: Condition, count: int) -> Score:
     for first in range(0, count, 4):
         indices = range(first, min(first + 4, count))
         images = torch.from_numpy(np.stack([shifted(index, condition) for index in indices]))
-        labels, detections = _model.predict(normalise(images))
-        for index, predicted, things in zip(indices, labels.numpy(), detections, strict=True):
+        labels, detections = predict(_model, normalise(images))
+        for index, predicted, *things in zip(indices, labels.numpy(), *detections, strict=True):
             true = scene(index, split=SPLIT).labels.astype(np.int64) - 1
             confusion += np.bincount(
                 true.ravel() * classes + predicted.ravel(), minlength=classes**2
             ).reshape(classes, classes)
-            for box, score, kind in zip(things.boxes, things.scores, things.classes, strict=True):
+            for box, score, kind in zip(*things, strict=True):
+                if kind < 0:  # no box
+                    continue
                 left, top, right, bottom = (float(side) for side in box)
                 entry = {"image_id": index + 1, "category_id": int(kind) + 1, "score": float(score)}
                 found.append({**entry, "bbox": [left, top, right - left, bottom - top]})

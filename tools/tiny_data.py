@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from rich.progress import track
 
-from gramloop.data.scenes.drawing import scene
+from gramloop.data.scenes import scene
+from tiny_model import normalise
 
 CHUNK = 250
 SIZE = 192
@@ -104,18 +105,11 @@ def collate(cut: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]], pa
     """Turn crops of (image, labels, owner, kinds) into a batch with detection targets."""
     targets = [cell_targets(owner, kinds, patch) for _, _, owner, kinds in cut]
     return Batch(
-        normalise(np.stack([image for image, *_ in cut])),
+        normalise(torch.from_numpy(np.stack([image for image, *_ in cut]))),
         torch.from_numpy(np.stack([labels for _, labels, *_ in cut]).astype(np.int64) - 1),
         torch.from_numpy(np.stack([kind for kind, _ in targets])),
         torch.from_numpy(np.stack([box for _, box in targets])),
     )
-
-
-def normalise(images: np.ndarray) -> torch.Tensor:
-    """(B, H, W, 3) uint8 to (B, 3, H, W) float32 with ImageNet's mean and deviation, as DINOv3 has it."""
-    mean, deviation = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
-    pixels = torch.from_numpy(images).float() / 255
-    return ((pixels - mean) / deviation).permute(0, 3, 1, 2).contiguous()
 
 
 def cell_targets(owner: np.ndarray, kinds: np.ndarray, patch: int) -> tuple[np.ndarray, np.ndarray]:

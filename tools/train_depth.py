@@ -17,10 +17,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from gramloop.data.scenes.drawing import scene
+from gramloop.data.scenes import scene
 from gramloop.data.truth import DepthMap
-from gramloop.metrics.depth import depth_scores
-from gramloop.models.tiny import TINY_SHORT_SIDE, DenseDepthHead, TinyModel, load_tiny, normalise
+from gramloop.metrics.scores import depth_scores
+from gramloop.models.tiny import TINY_SHORT_SIDE, DenseDepthHead, TinyModel, load_tiny
+from tiny_model import normalise
 
 
 @torch.no_grad()

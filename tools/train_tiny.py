@@ -24,12 +24,12 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from transformers.models.dinov3_vit.modeling_dinov3_vit import Dinov3ViTDropPath
 
-from gramloop.data.scenes.drawing import CLASSES, STUFF, THINGS
-from gramloop.models.backbone import Backbone, BackboneShape
-from gramloop.models.heads import LinearHead
-from gramloop.models.tiny import DenseDetectConfig, DenseDetectHead, TinyModel, save_tiny
-from tiny_data import SIZE, Scenes, normalise, render
+from gramloop.data.scenes import CLASSES, STUFF, THINGS
+from gramloop.models.backbone import Backbone, BackboneShape, LinearHead, dinov3_model
+from gramloop.models.tiny import DenseDetectConfig, DenseDetectHead, TinyModel
+from tiny_data import SIZE, Scenes, render
 from tiny_losses import detection_loss, segmentation_loss
+from tiny_model import normalise, predict, save_tiny
 from tiny_optim import Muon, average_gradients
 
 SHAPE = BackboneShape(depth=12, width=128, head_dim=32, registers=4, patch=8)
@@ -69,7 +69,7 @@ class Stage:
 
 def new_model() -> TinyModel:
     """The model before training, from torch's current seed."""
-    backbone = Backbone(SHAPE, rope_theta=ROPE_THETA)
+    backbone = Backbone(SHAPE, dinov3_model(SHAPE, rope_theta=ROPE_THETA))
     backbone.autocast_on = ()
     config = backbone.model.config
     config.layerscale_value, config.pos_embed_rescale = LAYER_SCALE, POSITION_RESCALE
@@ -187,7 +187,7 @@ def quick_miou(model: TinyModel, scenes: Scenes, count: int) -> float:
     model.eval()
     for first in range(0, count, 8):
         rows = slice(first, min(count, first + 8))
-        predicted, _ = model.predict(normalise(scenes.images[rows]))
+        predicted, _ = predict(model, normalise(torch.from_numpy(scenes.images[rows])))
         true = scenes.labels[rows].astype(np.int64) - 1
         pairs = true.ravel() * classes + predicted.numpy().ravel()
         confusion += np.bincount(pairs, minlength=classes**2).reshape(classes, classes)

@@ -19,9 +19,16 @@ if TYPE_CHECKING:
     from gramloop.mitigations.features import recentre
     from gramloop.mitigations.mitigated import mitigate
     from gramloop.replay.attach import Loop, attach, attached
-    from gramloop.replay.config import Adaptive, ReplayConfig, parse_replay, read_replay, write_replay
-    from gramloop.replay.cost import Cost, cost
-    from gramloop.replay.trace import Trace
+    from gramloop.replay.config import (
+        Adaptive,
+        Cost,
+        ReplayConfig,
+        cost,
+        parse_replay,
+        read_replay,
+        write_replay,
+    )
+    from gramloop.replay.gram import Trace
     from gramloop.util.forward_patch import counting
 else:
     __getattr__, __dir__ = lazy_names(__name__)

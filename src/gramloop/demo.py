@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from gramloop.data.records import TaskName
-from gramloop.data.scenes.files import SceneFiles, draw_scenes
+from gramloop.data.scenes import SceneFiles, draw_scenes
+from gramloop.evaluate.cost import time_methods
+from gramloop.evaluate.engines import Listener
+from gramloop.evaluate.evaluation import evaluate_model
 from gramloop.evaluate.methods import BASELINE
-from gramloop.evaluate.plan import DataSource, Plan
-from gramloop.evaluate.planning import Request, make_plan
-from gramloop.models.tiny import SOURCE, WEIGHTS, suggested_replay
+from gramloop.models.tiny import SOURCE, suggested_replay
 from gramloop.replay.config import replay_text
 
 SPLIT = "demo"  # neither the model nor any choice has seen these scenes
@@ -24,35 +26,37 @@ FILTERS: Mapping[TaskName, str] = {
 }
 
 
-def method_names(task: TaskName) -> tuple[str, str]:
-    """The names of the filters, and of the filters with the replay."""
-    name = "-".join(part.partition(":")[0] for part in FILTERS[task].split("+"))
-    return name, f"{name}-replay"
-
-
-def plan_demo(folder: Path, scenes: int, shifts: Sequence[str]) -> dict[Path, Plan]:
-    """Draw the scenes and plan three tasks on them, shifted ones first; plans by their folders.
-
-    Folders are named by their content, so that a run of another size or version is not in the way.
-    """
+def run_demo(
+    folder: Path,
+    scenes: int,
+    shifts: Sequence[str],
+    workers: int | None,
+    listener: Callable[[], Listener],
+    command: str = "",
+) -> list[Path]:
+    """Evaluate three tasks on drawn scenes, shifted ones first; the folders of results."""
     drawn = draw_scenes(folder / f"scenes-{scenes}", SceneFiles(scenes, split=SPLIT))
-    plans = {}
-    for suite, conditions in (("scenes-c", shifts), ("scenes", ())):
+    replay = f"replay:{replay_text(suggested_replay())}"
+    shifted: dict[str, Any] = {"conditions": shifts, "severities": [SEVERITY]}
+    places = []
+    for suite, chosen in (("scenes-c", shifted), ("scenes", {})):
         for task, filters in FILTERS.items():
-            alone, both = method_names(task)
-            replay = f"replay:{replay_text(suggested_replay())}"
-            plan = make_plan(
-                Request(
-                    suite=suite,
-                    task=task,
-                    files={"folder": str(WEIGHTS)},
-                    calibration=str(SOURCE),
-                    data=DataSource(str(drawn.resolve())),
-                    conditions=conditions,
-                    severities=[SEVERITY] if conditions else (),
-                    shards=min(4, scenes),  # so that a few cores have something to share
-                    methods=[BASELINE, replay, f"{alone}={filters}", f"{both}={filters}+{replay}"],
-                )
+            # another number of scenes or shifts is another evaluation
+            places.append(folder / "results" / f"{suite}-{task}-{scenes}-{len(shifts)}")
+            results = evaluate_model(
+                "tiny",
+                drawn,
+                suite=suite,
+                out=places[-1],
+                listener=listener(),
+                command=command,
+                task=task,
+                methods=[BASELINE, replay, f"filters={filters}", f"both={filters}+{replay}"],
+                calibration=SOURCE,
+                shards=min(4, scenes),  # so that a few cores have something to share
+                workers=workers,
+                **chosen,
             )
-            plans[folder / "results" / f"{suite}-{task}-{plan.hash[:8]}"] = plan
-    return plans
+            if chosen:
+                time_methods(results.plan, places[-1])
+    return places

@@ -19,7 +19,6 @@ from PIL import Image
 from gramloop.cli import main
 from gramloop.data import scene
 from gramloop.data.opening import ReadOptions, open_suite
-from gramloop.shifts.perturbations import PERTURBATIONS
 
 
 def write_set(root: Path, count: int, side: int = 64) -> Path:
@@ -120,12 +119,6 @@ def test_ten_kills_and_resumes_give_the_bytes_of_one_run(tmp_path):
 
 
 @needs_proc
-@pytest.mark.slow
-def test_ten_kills_of_a_whole_suite_give_the_bytes_of_one_run(tmp_path):
-    check_kills(tmp_path, images=40, side=160, conditions=list(PERTURBATIONS), kills=10)
-
-
-@needs_proc
 def test_control_c_stops_and_the_next_run_goes_on(tmp_path, capsys):
     many = 60  # large enough to last until a busy machine has sent the signal
     source, target = write_set(tmp_path / "clean", many, 512), tmp_path / "out"
@@ -166,7 +159,7 @@ def test_the_summary_and_a_second_run(tmp_path, capsys):
     assert "1 already there\n3 images written" in out
 
 
-def test_a_broken_image_gives_exit_code_one_until_it_is_put_right(tmp_path, capsys):
+def test_a_broken_image_gives_exit_code_one(tmp_path, capsys):
     source = write_set(tmp_path / "clean", 3)
     victim = source / "val/00001.png"
     whole = victim.read_bytes()
@@ -176,8 +169,8 @@ def test_a_broken_image_gives_exit_code_one_until_it_is_put_right(tmp_path, caps
     assert main(call) == 1
     assert "failed: fog/2: cannot decode the image" in capsys.readouterr().err
     victim.write_bytes(whole)
-    assert main(call) == 0
-    assert "3 images written, 0 already there" in capsys.readouterr().out
+    assert main(call) == 2
+    assert "was made with the checksum of the clean set" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from gramloop.cli import main
-from gramloop.data.scenes.drawing import scene
+from gramloop.data.scenes import scene
 from gramloop.data.truth import DepthMap
-from gramloop.metrics.depth import depth_scores
+from gramloop.metrics.scores import depth_scores
 from gramloop.models.tiny import DEPTH_HEAD, WEIGHTS
 from gramloop.tasks.depth import Depth
 from gramloop.tasks.loading import load_predictor

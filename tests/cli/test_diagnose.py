@@ -1,19 +1,16 @@
-"""``gramloop diagnose`` on the embedded model, on files and on a folder of transformers."""
+"""``gramloop diagnose`` on the embedded model and through heads."""
 
 import json
 
-import numpy as np
 import pytest
 import torch
-import transformers
 from PIL import Image
 
 from golden import load_golden
 from gramloop.cli import main
-from gramloop.data.scenes.drawing import scene
+from gramloop.data.scenes import scene
 from gramloop.models.detector import DETECTOR_BACKBONE
 from gramloop.models.tiny import load_tiny, suggested_replay
-from gramloop.replay.config import ReplayConfig, write_replay
 from gramloop.tasks.diagnosis import diagnose
 from gramloop.tasks.images import to_tensor
 
@@ -83,43 +80,6 @@ def test_results_are_not_taken_for_images(photo, tmp_path):
     assert len(list(tmp_path.iterdir())) == 4
 
 
-def test_a_file_of_weights_and_settings(photo, tmp_path):
-    golden = load_golden("backbone_s").weights
-    torch.save(golden, tmp_path / "backbone.pth")
-    write_replay(tmp_path / "replay.json", ReplayConfig(window=(1, 1), replays=1))
-    options = [
-        "--backbone",
-        tmp_path / "backbone.pth",
-        "--method",
-        tmp_path / "replay.json",
-        "--short-side",
-        64,
-    ]
-    assert run(photo, "--out", tmp_path / "out", *options) == 0
-    said = json.loads((tmp_path / "out" / "boat.diagnosis.json").read_text())
-    assert (said["replay"]["window"], said["replay"]["replays"]) == ([1, 1], 1)
-    assert said["conditions"][0]["grid"] == [4, 4]
-
-
-def test_a_transformers_folder_of_another_family(photo, tmp_path):
-    torch.manual_seed(0)
-    config = transformers.ViTConfig(
-        hidden_size=32,
-        num_hidden_layers=4,
-        num_attention_heads=2,
-        intermediate_size=64,
-        image_size=64,
-        patch_size=8,
-    )
-    transformers.ViTModel(config).save_pretrained(tmp_path / "vit")
-    options = ["--backbone", tmp_path / "vit", "--method", "replay:window=1-2", "--short-side", 64]
-    assert run(photo, "--out", tmp_path / "out", *options) == 0
-    said = json.loads((tmp_path / "out" / "boat.diagnosis.json").read_text())
-    assert said["conditions"][0]["grid"] == [8, 8]
-    assert said["conditions"][0]["blocks"] == 4 + 2 * (2 + 1) + 1
-    assert np.isfinite(said["conditions"][0]["post_drift"]["mean"])
-
-
 @pytest.mark.parametrize("task", ["semantic", "detection"])
 def test_a_head_looks_through_its_own_windows(photo, tmp_path, task):
     name = {"semantic": "segmentor", "detection": "detector"}[task]
@@ -148,7 +108,7 @@ def test_a_head_looks_through_its_own_windows(photo, tmp_path, task):
         (["--severity", "3"], "--severity belongs to --shift"),
         (["--method", "replay:window=9-12"], "reaches past the last block"),
         (["--short-side", "90"], "multiple of the patches' side, 8"),
-        (["--backbone", "none.pth"], "none.pth does not exist"),
+        (["--backbone", "none.pth"], "--head FILE is missing"),
         (["--method", "replay:strength=half"], "strength is 'half'; it is "),
         (["--method", "replay:replays=0"], "nothing to diagnose"),
         (["--method", "replay:adaptive=step:1"], "adaptive is 'step:1'; it is "),

@@ -91,7 +91,8 @@ def test_a_search_goes_on_after_sigterm(tmp_path: Path):
     assert main([*arguments, "--out", str(out)]) == 0
     assert main([*arguments, "--out", str(whole)]) == 0
     for name in ("plan.json", "best.json"):
-        assert (out / name).read_bytes() == (whole / name).read_bytes()
+        text = (out / name).read_text().replace(str(out), str(whole))  # in the command that it keeps
+        assert text == (whole / name).read_text()
 
 
 @needs_proc

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from exported import read_export
 from gramloop.cli import main
-from gramloop.export import read_about, read_export
+from gramloop.export import read_about
 from gramloop.mitigations import CalibrationStats, apply
 from gramloop.models.tiny import SOURCE, WEIGHTS
 from gramloop.tasks.loading import open_model
@@ -40,8 +41,7 @@ def test_a_recentred_depth_model_and_what_it_says(tmp_path: Path, capsys: pytest
     assert document["difference"] <= 1e-4
     assert document["about"]["mitigations"] == "recentre:c=2"
     assert [each.name for each in tmp_path.iterdir()] == ["depth.pt2"]
-    assert main(["export", "--show", str(out)]) == 0
-    shown = capsys.readouterr().out
+    shown = str(read_about(out)[1])
     assert "uint8 RGB (1, 64, 80, 3)" in shown
     assert "recentre:c=2" in shown
     assert str(tmp_path) not in shown
@@ -82,11 +82,9 @@ def test_a_replayed_backbone_as_onnx(tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "--out FILE is missing"),
         (["--model", "tiny", "--task", "semantic", "--out", "x.bin"], "the format is pt2 (.pt2), onnx (.onnx), openvino (.xml)"),
         (["--model", "tiny", "--task", "semantic", "--calibration", "s", "--out", "x.pt2"], "--calibration belongs to --method"),
         (["--model", "tiny", "--task", "semantic", "--method", "flip", "--out", "x.pt2"], "norms and filters on pixels can be exported"),
-        (["--show", "absent.pt2"], "absent.pt2 is not a file"),
         (["--model", "absent", "--task", "features", "--out", "x.pt2"], "absent"),
         (["--model", "tiny", "--task", "panoptic", "--out", "x.pt2"], "no model for the task panoptic"),
     ],

@@ -12,7 +12,7 @@ from golden import write_golden_depther, write_golden_pmt
 from gramloop import ReplayConfig
 from gramloop.cli import main
 from gramloop.mitigations import apply
-from gramloop.tasks import DptDepthConfig, InstanceConfig
+from gramloop.tasks import DptDepthConfig, QueryConfig
 from gramloop.tasks.loading import load_head
 
 REPLAY = ["--method", "replay:window=3-4"]
@@ -43,9 +43,9 @@ def given(files):
 def test_masks_of_a_pmt_head_are_written(pmt, photo, tmp_path):
     options = ["--task", "instance", "--side", "64", "--no-picture", *REPLAY]
     assert main(["predict", str(photo), "--out", str(tmp_path), *given(pmt), *options]) == 0
-    found = load_head(*pmt, "instance", **vars(InstanceConfig(64)))
+    found = load_head(*pmt, "instance", **vars(QueryConfig(64)))
     pair = found.predict(photo, ReplayConfig(window=(3, 4)), paired=True)
-    for version, expected in (("baseline", pair.ordinary), ("mitigated", pair.replayed)):
+    for version, expected in (("baseline", pair.baseline), ("mitigated", pair.replayed)):
         rows = json.loads((tmp_path / f"7.{version}.json").read_text())
         assert [row["segmentation"]["counts"] for row in rows] == [mask["counts"] for mask in expected.masks]
         assert {row["image_id"] for row in rows} == {7}
@@ -58,7 +58,7 @@ def test_without_a_task_the_head_says_it(pmt, depther, photo, tmp_path):
     assert main(["predict", str(photo), "--out", str(tmp_path / "b"), *given(depther), *options]) == 0
     estimator = load_head(*depther, **vars(DptDepthConfig(64, flip=True)))
     pair = estimator.predict(photo, ReplayConfig(window=(3, 4)), paired=True)
-    assert np.array_equal(np.load(tmp_path / "b" / "7.baseline.npy"), pair.ordinary.values)
+    assert np.array_equal(np.load(tmp_path / "b" / "7.baseline.npy"), pair.baseline.values)
     assert np.array_equal(np.load(tmp_path / "b" / "7.mitigated.npy"), pair.replayed.values)
 
 
@@ -107,7 +107,7 @@ def test_misuse_is_one_sentence(misuse, pmt, photo, tmp_path, capsys):
 
 @pytest.mark.parametrize("mitigation", ["norms:0.5", "recentre:0.5"])
 def test_norms_of_the_new_heads_know_the_images_of_training(mitigation, pmt, depther, photo):
-    instance = load_head(*pmt, "instance", **vars(InstanceConfig(64)))
+    instance = load_head(*pmt, "instance", **vars(QueryConfig(64)))
     plain = instance.predict(photo).scores
     assert not np.array_equal(apply(mitigation, instance).predict(photo).scores, plain)
     assert np.array_equal(instance.predict(photo).scores, plain)
@@ -124,8 +124,8 @@ def test_recentring_a_depth_head_is_what_its_norms_do(depther, photo):
 
 
 def test_images_are_shown_to_the_new_heads_in_other_sizes(pmt, depther, photo):
-    larger = apply("resize:1.5", load_head(*pmt, "instance", **vars(InstanceConfig(64)))).predict(photo)
-    direct = load_head(*pmt, "instance", **vars(InstanceConfig(96))).predict(photo)
+    larger = apply("resize:1.5", load_head(*pmt, "instance", **vars(QueryConfig(64)))).predict(photo)
+    direct = load_head(*pmt, "instance", **vars(QueryConfig(96))).predict(photo)
     assert larger.masks == direct.masks
     larger = apply("resize:1.5", load_head(*depther, **vars(DptDepthConfig(64)))).predict(photo)
     direct = load_head(*depther, **vars(DptDepthConfig(96))).predict(photo)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -69,11 +70,15 @@ def prepare(root: Path, line: str) -> None:
     "minutes", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["quick", "minutes"]
 )
 def test_every_example_runs(
-    minutes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    minutes: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    record_property: Callable[[str, object], None],
 ) -> None:
     write_world(tmp_path)
     monkeypatch.chdir(tmp_path)
-    lines, wrong = [], []
+    wrong = []
     for line in examples():
         takes_minutes = line.startswith(MINUTES) and not line.startswith(tuple(MISUSE))
         if line.startswith(SERVES) or takes_minutes is not minutes:
@@ -82,9 +87,8 @@ def test_every_example_runs(
         begun = time.monotonic()
         code = main(shlex.split(line.partition(" > ")[0]))
         err = capfd.readouterr().err
-        lines.append(f"exit {code}, {time.monotonic() - begun:4.1f} s: gramloop {line}")
+        record_property("example", f"exit {code}, {time.monotonic() - begun:5.1f} s: gramloop {line}")
         reason = next((words for begin, words in MISUSE.items() if line.startswith(begin)), None)
         if code != (2 if reason else 0) or (reason and reason not in err):
             wrong.append(f"exit {code}: gramloop {line}\n{err[-1000:]}")
-    print("\n".join(lines))  # make examples shows it
     assert not wrong, "\n".join(wrong)

@@ -1,6 +1,7 @@
-"""``gramloop predict`` on the golden models, which are tiny."""
+"""``gramloop predict`` and ``calibrate``."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,11 +11,13 @@ from PIL import Image
 from golden import load_golden, make_weight
 from gramloop import ReplayConfig
 from gramloop.cli import main
+from gramloop.data.scenes import scene
+from gramloop.mitigations import CalibrationStats
 from gramloop.models.backbone import BackboneShape
 from gramloop.models.detector import DETECTOR_BACKBONE
 from gramloop.models.dino import dinov3_file_shapes, meta_backbone
-from gramloop.tasks.detectors import DetectConfig
 from gramloop.tasks.loading import load_head
+from gramloop.tasks.released import DetectConfig
 from gramloop.tasks.semantic import SegmentConfig
 
 WINDOW = ["--method", "replay:window=3-4"]
@@ -76,7 +79,7 @@ def test_detections_of_a_folder(detect, models, photo, tmp_path, capsys):
     files = models / "backbone.pth", models / "detector.pth"
     detector = load_head(*files, **vars(DetectConfig(short_side=96)))
     pair = detector.predict(photo, ReplayConfig(window=(3, 4)), paired=True)
-    for version, expected in (("baseline", pair.ordinary), ("mitigated", pair.replayed)):
+    for version, expected in (("baseline", pair.baseline), ("mitigated", pair.replayed)):
         rows = json.loads((tmp_path / "out" / f"000042.{version}.json").read_text())
         assert {row["image_id"] for row in rows} == {42}
         assert [row["category_id"] for row in rows] == expected.labels.tolist()
@@ -98,7 +101,7 @@ def test_labels_of_a_glob(models, photo, tmp_path):
     assert results(out) == [f"{n}.{kind}.png" for n in "ab" for kind in ("baseline", "mitigated", "picture")]
     segmenter = load_head(None, head, "semantic", **vars(SegmentConfig(short_side=64, crop=64, stride=48)))
     pair = segmenter.predict(photo, ReplayConfig(window=(3, 4)), paired=True)
-    for version, expected in (("baseline", pair.ordinary), ("mitigated", pair.replayed)):
+    for version, expected in (("baseline", pair.baseline), ("mitigated", pair.replayed)):
         stored = np.asarray(Image.open(out / f"a.{version}.png"))
         assert np.array_equal(stored, expected.labels)
 
@@ -197,3 +200,14 @@ def test_an_output_folder_that_is_a_file_is_refused(detect, photo, tmp_path, cap
     assert detect(tmp_path / "a.png") == 2
     assert "cannot write to the folder" in capsys.readouterr().err
     assert (tmp_path / "out").read_text() == "in the way"
+
+
+def test_a_folder_of_images_becomes_statistics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for index in range(8):
+        Image.fromarray(scene(index, 64, "calibrate").image).save(tmp_path / f"{index}.png")
+    out = tmp_path / "stats.safetensors"
+    assert main(["calibrate", str(tmp_path), "--out", str(out), "--short-side", "64"]) == 0
+    assert capsys.readouterr().out.startswith("8 images, features after blocks 2, 5, 8, 11, noise below ")
+    assert CalibrationStats.read(out).images == 8
+    assert main(["calibrate", str(tmp_path / "0.png"), "--out", str(out)]) == 2
+    assert "at least 8 in-distribution images" in capsys.readouterr().err

@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from gramloop.cli import main
-from gramloop.replay.config import read_replay, read_settings
-from gramloop.report.tuned import tuning_answer
+from gramloop.replay.config import read_replay
+from gramloop.tune.result import stored_answer
 
 pytest.importorskip("transformers")
 
@@ -45,9 +45,9 @@ def test_a_search_a_second_look_and_its_file(model, scenes, tmp_path, capsys):
     arguments = asked(model, scenes, out, "--budget", "170")
     assert main(arguments) == 0
     told = capsys.readouterr()
-    assert "budget 170 predictions" in told.err
-    config, about = read_settings(out / "best.json")
-    answer = tuning_answer(out)
+    assert "170 predictions" in told.err
+    config, about = read_replay(out / "best.json"), json.loads((out / "best.json").read_text())["about"]
+    answer = stored_answer(out)
     assert " ".join(answer.sentence.split()) in " ".join(told.out.split())  # as the stored file says it
     unseen = about["unseen images"]
     decides = unseen.get("other families", unseen["searched families"])
@@ -56,7 +56,7 @@ def test_a_search_a_second_look_and_its_file(model, scenes, tmp_path, capsys):
     assert bool(answer.method) == (about["nearest"] is None)
     assert main(["report", str(out), "--out", str(tmp_path / "page"), "--no-pdf"]) == 0
     page = (tmp_path / "page" / "index.html").read_text()
-    assert "gramloop tune --out" in page
+    assert "gramloop tune --suite scenes-c" in page
     assert "--budget 170" in page
     assert about["tried"]["predictions"] <= 170
     assert units(out)
@@ -80,7 +80,7 @@ def test_a_search_a_second_look_and_its_file(model, scenes, tmp_path, capsys):
     assert (
         main([*evaluate, "--out", str(tmp_path / "check"), "--method", "baseline", "--method", method]) == 0
     )
-    stored = json.loads((tmp_path / "check" / "plan.json").read_text())["methods"]["found"]
+    stored = json.loads((tmp_path / "check" / "plan.json").read_text())["methods"]["found"]["replay"]
     assert stored["replays"] == config.replays
 
 
@@ -88,8 +88,8 @@ def test_a_dry_run_predicts_and_writes_nothing(model, scenes, tmp_path, capsys):
     out = tmp_path / "out"
     assert main(asked(model, scenes, out, "--budget", "300", "--dry-run", "--try", "strength=0.5")) == 0
     told = capsys.readouterr().out
-    assert "6 candidates, and no replay" in told
-    assert "families kept for the verdict: " in told
+    assert "6 of 6 candidates" in told
+    assert "Families kept for the verdict: " in told
     assert not out.exists()
 
 
@@ -101,16 +101,16 @@ def without_replays(arguments: list[str]) -> list[str]:
 def test_mitigations_by_name_and_by_default(model, scenes, tmp_path, capsys):
     few = without_replays(asked(model, scenes, tmp_path / "out", "--budget", "300", "--dry-run"))
     assert main([*few, "--mitigation", "recentre:0.3", "median", "--mitigation", "denoise+flip"]) == 0
-    assert "3 candidates, and nothing" in capsys.readouterr().out
+    assert "3 of 3 candidates" in capsys.readouterr().out
     assert main([*few, "--max-cost", "1"]) == 0
     told = capsys.readouterr().out
-    assert "left out: flip: it costs 2.00x, more than the limit of 1" in told
+    assert "Left out: flip: it costs 2.00x, more than the limit of 1" in told
     assert (
-        "left out: recentre:c=1: recentre:c=1 needs the statistics" in told
+        "Left out: recentre:c=1: recentre:c=1 needs calibration statistics" in told
     )  # 14 scenes leave too few to learn from
     assert main([*few, "--mitigation", "median", "--try", "window=2-2"]) == 0
     told = capsys.readouterr().out  # three strengths, and the median
-    assert "4 candidates, and nothing" in told
+    assert "4 of 4 candidates" in told
     assert not (tmp_path / "out").exists()
 
 

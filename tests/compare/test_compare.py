@@ -109,7 +109,7 @@ def test_a_known_difference(
     share = (labels == 1).sum() / (labels > 0).sum()  # IoU of the first class; the second has none
     row = next(row for row in said["rows"] if row["scope"] == "clean")
     assert row["scores"] == pytest.approx([100, 50 * share])
-    assert row["difference"] == pytest.approx(50 * share - 100)
+    assert row["images"]["estimate"] == pytest.approx(50 * share - 100)
     assert row["verdict"] == "worse"
     counts = [((one == 1).sum(), (one > 0).sum()) for one in labels]  # all images but the first are alike
 
@@ -120,9 +120,9 @@ def test_a_known_difference(
 
     # of draws, 32% hold it never, 5.1% three times or more, 0.4% four times
     reach = stdtrit(IMAGES - 1, 0.975) / ndtri(0.975) * (IMAGES / (IMAGES - 1)) ** 0.5  # for few images
-    middle = row["difference"]
+    middle = row["images"]["estimate"]
     for end, first in (("low", 0), ("high", 3)):
-        assert row[end] == pytest.approx(middle + reach * (drawn(first) - middle), rel=1e-12)
+        assert row["images"][end] == pytest.approx(middle + reach * (drawn(first) - middle), rel=1e-12)
     assert row["agreement"] == pytest.approx(50 * np.mean(labels_as_drawn(data) == 1), rel=1e-6)
     assert "dark" in (tmp_path / "compare.md").read_text()
     page = (tmp_path / "index.html").read_text()

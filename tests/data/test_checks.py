@@ -17,7 +17,7 @@ from gramloop.data.folders import open_photos, open_semantic
 from gramloop.data.opening import ReadOptions, open_set
 from gramloop.data.records import DataSet, Shift, shift_record
 from gramloop.data.records import decode_image as evaluated
-from gramloop.data.scenes.files import SceneFiles, write_scenes
+from gramloop.data.scenes import SceneFiles, write_scenes
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError, GramLoopWarning
 from gramloop.tasks.images import read_image as predicted

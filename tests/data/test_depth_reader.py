@@ -12,8 +12,7 @@ from PIL import Image
 from gramloop.data.folders import open_depth
 from gramloop.data.opening import ReadOptions, open_set, open_suite
 from gramloop.data.records import LabelledImage
-from gramloop.data.scenes.drawing import CLASSES, FAR, scene
-from gramloop.data.scenes.files import SceneFiles, write_scenes
+from gramloop.data.scenes import CLASSES, FAR, SceneFiles, scene, write_scenes
 from gramloop.data.truth import DepthFormat
 from gramloop.data.writing import write_suite
 from gramloop.errors import GramLoopError

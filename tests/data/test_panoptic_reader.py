@@ -19,8 +19,7 @@ from pycocotools import mask as reference_masks
 from gramloop.data.coco import COCO_CATEGORY_IDS, STUFF_IDS, open_panoptic
 from gramloop.data.opening import ReadOptions, open_set, open_suite
 from gramloop.data.records import LabelledImage
-from gramloop.data.scenes.drawing import CLASSES, scene
-from gramloop.data.scenes.files import SCENE_CATEGORIES, THING_NUMBERS, SceneFiles, write_scenes
+from gramloop.data.scenes import CLASSES, SCENE_CATEGORIES, THING_NUMBERS, SceneFiles, scene, write_scenes
 from gramloop.data.suites import Condition
 from gramloop.data.truth import ObjectMasks, SegmentMap, decode_mask, read_segment_map, segments_png
 from gramloop.data.writing import write_suite

@@ -11,8 +11,7 @@ from gramloop.data import opening
 from gramloop.data.opening import ReadOptions, open_suite
 from gramloop.data.suites import DOMAINS, SHIFT_GROUPS, SHIFT_KINDS, SUITES, Condition, find_suite
 from gramloop.errors import GramLoopError
-from gramloop.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
-from gramloop.shifts.perturbations import PERTURBATIONS
+from gramloop.shifts.recipes import CORRUPTIONS, EXTRA_CORRUPTIONS, PERTURBATIONS
 from small_sets import coco_content, write_coco, write_semantic
 
 PART = ReadOptions(partial=True)
@@ -65,7 +64,7 @@ def test_a_group_stands_for_its_conditions():
 
 
 def test_a_group_that_is_not_there_is_told():
-    with pytest.raises(GramLoopError, match=r"no condition 'nois'; it has .*groups .*did you mean 'noise'\?"):
+    with pytest.raises(GramLoopError, match=r"no condition 'nois'; it has .*groups .*did you mean noise\?"):
         find_suite("coco-c").select(["nois"])
     with pytest.raises(GramLoopError, match="no condition 'geometry'"):
         find_suite("coco-c").select(["geometry"])

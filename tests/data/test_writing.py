@@ -186,7 +186,9 @@ def test_an_unreadable_image_fails_alone_and_its_condition_stays_open(tmp_path):
         open_suite("mine-p", tmp_path / "out", conditions=["contrast"], severities=[1])
     (clean / "images/validation/scene_001.jpg").write_bytes(whole)
     repaired = open_suite("mine-c", clean, conditions=["contrast"], severities=[1])
-    assert write_suite(repaired, tmp_path / "out", workers=1).failures == []
+    with pytest.raises(GramLoopError, match="was made with the checksum of the clean set"):
+        write_suite(repaired, tmp_path / "out", workers=1)
+    assert write_suite(repaired, tmp_path / "new", workers=1).failures == []
 
 
 def test_a_place_that_cannot_be_written_ends_the_run(tmp_path):

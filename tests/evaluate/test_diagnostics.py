@@ -11,12 +11,14 @@ import torch
 
 from gramloop import ReplayConfig, attached
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.evaluation import Listener, evaluate
+from gramloop.evaluate.engines import Listener
+from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.methods import Method, check_methods, parse_method, with_companions
 from gramloop.evaluate.plan import Plan, trajectories_of
 from gramloop.evaluate.rows import maps_of
 from gramloop.evaluate.runner import Finished, Runner
 from gramloop.evaluate.store import Store
+from gramloop.mitigations.stack import Replay
 from gramloop.tasks.semantic import read_picture
 from gramloop.util.device import deterministic
 from small_runs import rows_of, runner_of, small_plan
@@ -52,13 +54,15 @@ def test_companions_that_are_there_already_are_taken():
     given = [parse_method(name).with_window(12) for name in ("baseline", "ungated", "gramloop", "matched")]
     assert with_companions(given) == given
     assert with_companions(given[:2]) == given[:2]
-    late = [Method("late", ReplayConfig((4, 5), 1, eps=0.5))]
+    late = [Method("late", (Replay(ReplayConfig((4, 5), 1, eps=0.5)),))]
     assert with_companions(late)[1:] == [
-        Method("late-raw", ReplayConfig((4, 5), 1, gate="none", eps=0.5)),
-        Method("late-matched", ReplayConfig((4, 5), 1, gate="uniform", strength="matched", eps=0.5)),
+        Method("late-raw", (Replay(ReplayConfig((4, 5), 1, gate="none", eps=0.5)),)),
+        Method(
+            "late-matched", (Replay(ReplayConfig((4, 5), 1, gate="uniform", strength="matched", eps=0.5)),)
+        ),
     ]
     with pytest.raises(GramLoopError, match="late-raw is given twice"):
-        check_methods(with_companions([*late, Method("late-raw", ReplayConfig((1, 2)))]))
+        check_methods(with_companions([*late, Method("late-raw", (Replay(ReplayConfig((1, 2))),))]))
 
 
 def direct_trace(runner: Runner, image: np.ndarray, replay: ReplayConfig):
@@ -185,8 +189,8 @@ def test_diagnostics_are_added_to_a_finished_folder_and_the_baseline_is_not_run_
     ran: Counter[str] = Counter()
 
     class Recording(Listener):
-        def finished(self, done) -> None:
-            ran.update(method.name for method in done.part.methods)
+        def outcome(self, outcome) -> None:
+            ran.update(method.name for method in outcome.part.methods)
 
     evaluate(more, tmp_path / "out", workers=1, listener=Recording())
     assert ran == dict.fromkeys(TRIO, len(more.parts))  # each unit once, and none of the baseline

@@ -10,13 +10,13 @@ import torch
 
 from gramloop.cli import main
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.engines import CLUSTER_PREPARE, local, preparing_processes, ray
-from gramloop.evaluate.engines.local import default_workers
-from gramloop.evaluate.engines.ray import run_ray
-from gramloop.evaluate.engines.slurm import run_slurm
+from gramloop.evaluate import engines, ray_engine
+from gramloop.evaluate.engines import CLUSTER_PREPARE, default_workers, preparing_processes
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.provenance import plan_workload
+from gramloop.evaluate.ray_engine import run_ray
+from gramloop.evaluate.slurm import run_slurm
 from gramloop.util.device import gpus_of
 from gramloop.util.processes import available_cores
 from small_runs import job_of, small_plan
@@ -72,11 +72,11 @@ def test_a_task_of_ray_asks_for_no_more_than_a_node_has(plan: Plan):
             return self._nodes
 
     job = job_of(on(plan, "cuda"), Path("nowhere"))
-    assert ray._preparing(Cluster((64, 4), (96, 8), (4, 0)), job) == CLUSTER_PREPARE
-    assert ray._preparing(Cluster((64, 4), (8, 2)), job) == 3
-    assert ray._preparing(Cluster((1, 1)), job) == 0
-    assert ray._preparing(Cluster((1, 1)), replace(job, prepare=2)) == 2
-    assert ray._preparing(Cluster((64, 4)), replace(job, workload=plan_workload(plan))) == 0
+    assert ray_engine._preparing(Cluster((64, 4), (96, 8), (4, 0)), job) == CLUSTER_PREPARE
+    assert ray_engine._preparing(Cluster((64, 4), (8, 2)), job) == 3
+    assert ray_engine._preparing(Cluster((1, 1)), job) == 0
+    assert ray_engine._preparing(Cluster((1, 1)), replace(job, prepare=2)) == 2
+    assert ray_engine._preparing(Cluster((64, 4)), replace(job, workload=plan_workload(plan))) == 0
 
 
 def test_cores_are_shared_out_over_gpus(plan: Plan, monkeypatch: pytest.MonkeyPatch):
@@ -99,13 +99,13 @@ def test_workers_take_gpus_in_turn(three_gpus: None, monkeypatch, device, expect
     context = get_context("spawn")
     counters = (context.Value("q", 0) for _ in range(3))
     devices = gpus_of(torch.device(device)) or (device,)
-    shared = local._Shared(b"", devices, 0, *counters, context.Event(), None)
+    shared = engines._Shared(b"", devices, 0, *counters, context.Event(), None)
     for name in ("_shared", "_device"):
-        monkeypatch.setattr(local, name, getattr(local, name))  # restored at the end
+        monkeypatch.setattr(engines, name, getattr(engines, name))  # restored at the end
     found = []
     for _ in range(4):
-        local._start_worker(shared)
-        found.append(local._device)
+        engines._start_worker(shared)
+        found.append(engines._device)
     assert found == expected
 
 

@@ -11,7 +11,9 @@ import pytest
 
 import gramloop
 from gramloop import GramLoopError
+from gramloop.data.scenes import STUFF, THINGS
 from gramloop.evaluate import Results, make_plan
+from small_runs import write_scene_set
 from small_sets import write_semantic
 
 FEW = {"conditions": ["fog", "contrast"], "severities": [3]}
@@ -34,7 +36,7 @@ def test_a_function_in_memory(tmp_path: Path, data: Path) -> None:
     assert "fog/3" in str(found)
     assert repr(found) == str(found)
     html = found._repr_html_()
-    assert html.count("<tr>") == 5  # names, two conditions, their mean, mCE
+    assert html.count("<tr>") == 4  # names, two conditions, their mean
     assert f"{found.mean('baseline'):.2f}" in html
     table = found.to_arrow()
     assert table.column("condition").to_pylist() == ["fog/3", "contrast/3"]
@@ -72,7 +74,9 @@ def test_slips_are_told(tmp_path: Path, data: Path) -> None:
     with pytest.raises(GramLoopError, match="weights are float32 or bfloat16, not 'float16'"):
         gramloop.evaluate("tiny", suite="scenes-c", out=tmp_path, dtype="float16")  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir()), "nothing is drawn for a slip"
-    with pytest.raises(GramLoopError, match="data is missing: the folder of my-set-c"):
+    with pytest.raises(GramLoopError, match="there is no option 'sevrities'; did you mean severities"):
+        gramloop.evaluate(bright, data, suite="my-set-c", out=tmp_path, sevrities=[3])
+    with pytest.raises(GramLoopError, match="--data DIR is missing: the folder of my-set-c"):
         gramloop.evaluate(bright, suite="my-set-c", out=tmp_path)
 
 
@@ -103,3 +107,26 @@ except Exception as error:
     gramloop.evaluate(bright, data, suite="my-set-c", out=tmp_path, **FEW)
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert told == "GramLoopError to_pandas needs pandas, which is not installed; to_arrow does not\n"
+
+
+def test_class_numbers_of_the_set_take_the_place_of_the_models(tmp_path: Path) -> None:
+    """A model that counts the same classes in another order has the same scores, also behind mitigations."""
+    data, names = write_scene_set(tmp_path / "scenes", 2), [*STUFF, *THINGS]
+
+    def usual(image):
+        return image.mean(axis=2).astype(int) % len(names)
+
+    def reversed_(image):
+        return len(names) - 1 - usual(image)
+
+    usual.classes, reversed_.classes = names, names[::-1]
+    metrics = []
+    for number, model in enumerate((usual, reversed_)):
+        model.task = "semantic"
+        options = {"conditions": ["fog"], "severities": [3], "methods": ["baseline", "median"]}
+        found = gramloop.evaluate(
+            model, data, suite="scenes-c", out=tmp_path / str(number), workers=1, **options
+        )
+        metrics.append([row[found.metric] for row in found.to_pandas().to_dict("records")])
+    assert metrics[0] == metrics[1]
+    assert metrics[0][0] > 0

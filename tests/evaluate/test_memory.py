@@ -9,16 +9,16 @@ import torch
 
 from gramloop import evaluate as evaluate_model
 from gramloop.cli import main
-from gramloop.data.scenes.files import SceneFiles, write_scenes
+from gramloop.data.scenes import SceneFiles, write_scenes
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.engines.local import run_local
-from gramloop.evaluate.engines.ray import _run_part
-from gramloop.evaluate.engines.slurm import Share
-from gramloop.evaluate.evaluation import Listener, evaluate, inspect_store
+from gramloop.evaluate.engines import Listener, run_local
+from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import DataSource, Plan
 from gramloop.evaluate.planning import Request, make_plan
 from gramloop.evaluate.provenance import plan_workload
-from gramloop.evaluate.runner import Missed
+from gramloop.evaluate.ray_engine import _run_part
+from gramloop.evaluate.runner import Done, Missed
+from gramloop.evaluate.slurm import Share
 from gramloop.evaluate.store import Store
 from gramloop.util.device import is_out_of_memory
 from small_runs import job_of, runner_of
@@ -27,7 +27,7 @@ MODEL = """
 import os
 import numpy as np
 import torch
-from gramloop.data.scenes.drawing import STUFF, THINGS
+from gramloop.data.scenes import STUFF, THINGS
 
 def make():
     def predict(image):
@@ -79,24 +79,24 @@ def test_the_others_go_on_and_the_next_run_tries_again(folder, monkeypatch, work
     plan, told = planned(folder), []
 
     class Recorder(Listener):
-        def missed(self, missed: Missed) -> None:
-            told.append(missed)
+        def outcome(self, outcome: Done | Missed) -> None:
+            told.extend([outcome] if isinstance(outcome, Missed) else [])
 
     outcome = evaluate(plan, folder / "out", workers=workers, prepare=prepare, listener=Recorder())
     assert sorted(str(one.part) for one in outcome.missed) == sorted(LOST)
     assert list(outcome.missed) == told
     for one in outcome.missed:
         assert "00000003.png (80 x 80) does not fit into the memory of cpu; try a smaller" in one.reason
-    state = inspect_store(Store(folder / "out", plan))
-    assert sorted(map(str, state.missing)) == sorted(LOST)
-    assert not state.damaged
-    assert outcome.results.conditions == ()
+    missing, damaged = Store(folder / "out", plan).survey(plan.parts)
+    assert sorted(map(str, missing)) == sorted(LOST)
+    assert not damaged
+    assert outcome.conditions == ()
     monkeypatch.setenv("MUCH_MEMORY", "1")
     ran: list[str] = []
 
     class Recording(Listener):
-        def finished(self, done) -> None:
-            ran.append(str(done.part))
+        def outcome(self, outcome) -> None:
+            ran.append(str(outcome.part))
 
     outcome = evaluate(plan, folder / "out", workers=1, listener=Recording())
     assert sorted(ran) == sorted(LOST)

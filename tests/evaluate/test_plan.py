@@ -61,7 +61,7 @@ def test_the_file_gives_the_plan_back(tmp_path: Path):
     path.write_text(PLAN.text())
     assert read_plan(path) == PLAN
     assert read_plan(path).hash == PLAN.hash
-    assert json.loads(path.read_text())["methods"]["gramloop"]["window"] == [6, 6]
+    assert json.loads(path.read_text())["methods"]["gramloop"]["replay"]["window"] == [6, 6]
 
 
 OPEN = {
@@ -110,7 +110,7 @@ def test_a_difference_is_one_phrase():
 
 
 def test_methods_and_diagnostics_are_added_to_a_plan():
-    late = Method("late", parse_method("late:window=4-5").replay)
+    late = Method("late", parse_method("late:window=4-5").stack)
     found = merged(PLAN, replace(PLAN, methods=(BASELINE, late), diagnostics=True), Path("out"))
     assert [method.name for method in found.methods] == ["baseline", "gramloop", "late"]
     assert found.diagnostics
@@ -129,7 +129,7 @@ def test_impossible_plans_are_refused(change):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"layout": 3}', PLAN.text()[:-40], '{"layout": 99}', '{"layout": 2}']
+    "text", ["", "[]", "{}", '{"layout": 4}', PLAN.text()[:-40], '{"layout": 99}', '{"layout": 2}']
 )
 def test_other_files_are_no_plans(tmp_path: Path, text):
     path = tmp_path / "plan.json"
@@ -144,7 +144,7 @@ def test_other_files_are_no_plans(tmp_path: Path, text):
 )
 def test_an_edited_method_is_checked(tmp_path: Path, name, value, message):
     content = PLAN.as_json()
-    content["methods"]["gramloop"][name] = value
+    content["methods"]["gramloop"]["replay"][name] = value
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(content))
     with pytest.raises(GramLoopError, match=message) as caught:
@@ -207,9 +207,9 @@ def test_sets_with_other_classes_are_refused(model_folder: Path, tmp_path: Path,
         ({"conditions": ["fogg"]}, "no condition 'fogg'"),
         ({"methods": ["gramlop"]}, "no method 'gramlop'"),
         ({"methods": ["m:window=4-9"]}, "reaches past the last block"),
-        ({"images": 0}, "number of images must be at least 1"),
-        ({"shards": 0}, "number of shards must be at least 1"),
-        ({"batch": 0}, "number of batch must be at least 1"),
+        ({"images": 0}, "images is .*; it is 1 or more"),
+        ({"shards": 0}, "shards is .*; it is 1 or more"),
+        ({"batch": 0}, "batch is .*; it is 1 or more"),
         ({"files": {"folder": "nowhere"}}, r"cannot read nowhere/tiny\.json"),
         ({"data": DataSource("nowhere")}, "the folder nowhere does not exist"),
         ({"sizes": {"short_side": 60}}, "multiples of 8"),

@@ -1,5 +1,6 @@
 """A run goes on only with what it began with: other weights, versions, images or labels are named and refused."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -13,13 +14,14 @@ from gramloop.cli import main
 from gramloop.data.records import ChangedFileError
 from gramloop.errors import GramLoopError
 from gramloop.evaluate import provenance
-from gramloop.evaluate.engines.local import run_local
-from gramloop.evaluate.engines.ray import _run_part
-from gramloop.evaluate.engines.slurm import Share
+from gramloop.evaluate.engines import run_local
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import Plan, read_plan
+from gramloop.evaluate.provenance import file_checksums
+from gramloop.evaluate.ray_engine import _run_part
+from gramloop.evaluate.slurm import Share
 from gramloop.evaluate.store import Store, open_folder
-from gramloop.util import checksums
+from gramloop.util import files
 from small_runs import job_of, runner_of, small_plan, write_model
 
 
@@ -187,7 +189,7 @@ def test_code_of_ones_own_that_changed_is_refused(scenes: Path, tmp_path: Path, 
 
 
 def test_what_is_known_of_files_spares_reading_them(begun: Path, scenes: Path, monkeypatch):
-    remembered = json.loads((begun / checksums.CHECKSUM_CACHE).read_text())
+    remembered = json.loads((begun / files.CHECKSUM_CACHE).read_text())
     assert len([name for name in remembered if name.startswith(str(scenes))]) == 22
     for path in (
         *scenes.rglob("*.png"),
@@ -196,20 +198,30 @@ def test_what_is_known_of_files_spares_reading_them(begun: Path, scenes: Path, m
         if path.is_file():
             long_ago = path.stat().st_mtime_ns - 10**12
             os.utime(path, ns=(long_ago, long_ago))
-    monkeypatch.setattr(checksums, "_SETTLED", -(10**18))  # these files were made a moment ago
-    checksums._known.clear()
+    monkeypatch.setattr(files, "_SETTLED", -(10**18))  # these files were made a moment ago
+    files._known.clear()
     evaluate(read_plan(begun / "plan.json"), begun, workers=1)
-    checksums._known.clear()
+    files._known.clear()
     read: list[str] = []
-    original = checksums.hashlib.file_digest
+    original = files.hashlib.file_digest
     monkeypatch.setattr(
-        checksums.hashlib,
+        files.hashlib,
         "file_digest",
         lambda stream, kind: read.append(stream.name) or original(stream, kind),
     )
-    checksums.load_checksums(begun)
+    files.load_checksums(begun)
     runner_of(read_plan(begun / "plan.json"), begun)
     assert read == []
     same_size(scenes / "images" / "validation" / "00000002.png", b"\0\0\0\0")
     with pytest.raises(GramLoopError, match="changed since"):
         runner_of(read_plan(begun / "plan.json"), begun)
+
+
+def test_a_file_must_have_the_digest_that_its_name_ends_in(tmp_path: Path) -> None:
+    digest = hashlib.sha256(b"weights").hexdigest()[:8]
+    right, wrong, dated = (tmp_path / f"head-{end}.pth" for end in (digest, "00000000", "20260101"))
+    for file in (right, wrong, dated):
+        file.write_bytes(b"weights")
+    assert file_checksums({"head": str(right)}) == file_checksums({"head": str(dated)})
+    with pytest.raises(GramLoopError, match=f"begins with {digest}, its name says 00000000"):
+        file_checksums({"head": str(wrong)})

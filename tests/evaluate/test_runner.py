@@ -14,7 +14,7 @@ from PIL import Image
 from gramloop.data.records import LabelledImage, Record
 from gramloop.data.truth import PixelLabels
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.engines.local import start_workers
+from gramloop.evaluate.engines import start_workers
 from gramloop.evaluate.methods import Method, blocks_per_view, parse_method, prediction_calls
 from gramloop.evaluate.plan import Part, Unit, Workload, read_plan
 from gramloop.evaluate.provenance import plan_workload
@@ -26,6 +26,7 @@ from gramloop.models.tiny import WEIGHTS
 from gramloop.tasks.base import Categories, get_task
 from gramloop.tasks.loading import load_predictor
 from gramloop.util.device import deterministic
+from gramloop.util.forward_patch import counting
 from small_runs import SIDE, counts_of, rows_of, runner_of, small_plan
 
 METHODS = ["baseline", "gramloop", "ungated", "final-final", "late:window=4-5,replays=1"]
@@ -61,9 +62,10 @@ def test_stored_counts_are_those_of_separate_predictions(plan, runner: Runner):
 
 def test_the_baseline_comes_with_the_first_replay(plan, runner: Runner):
     part = plan.parts[0]
-    finished = runner.run_one(part)
+    with counting(runner.predictor.blocks) as counter:
+        finished = runner.run_one(part)
     facts = finished.facts
-    assert sum(each.blocks for each in facts.values()) == len(part) * blocks_per_view(plan.methods, 6, True)
+    assert counter.blocks == len(part) * blocks_per_view(plan.methods, 6, True)
     assert (facts["baseline"].seconds, facts["baseline"].paired_with) == (0, "gramloop")
     assert (facts["gramloop"].seconds > 0, facts["gramloop"].paired_with) == (True, "baseline")
     assert facts["ungated"].paired_with == ""
@@ -190,7 +192,9 @@ STACKS = [
 def test_counts_and_blocks_are_those_of_the_mitigated_predictors(model_folder, scene_folder, tmp_path):
     plan = small_plan(model_folder, scene_folder, methods=STACKS)
     runner, part = runner_of(plan), plan.parts[1]
-    finished, records = runner.run_one(part), runner.images.records(part.condition, part.images)
+    with counting(runner.predictor.blocks) as counter:
+        finished = runner.run_one(part)
+    records = runner.images.records(part.condition, part.images)
     texts = {
         "median": "median",
         "recentre-0.3": "recentre:0.3",
@@ -204,8 +208,7 @@ def test_counts_and_blocks_are_those_of_the_mitigated_predictors(model_folder, s
             alone = [apply(text, runner.predictor).predict(record.image()) for record in records]
         assert np.array_equal(counts_of(rows[name]), direct_counts(alone, records)), name
         assert not np.array_equal(counts_of(rows[name]), counts_of(rows["baseline"])), name
-    executed = sum(each.blocks for each in finished.facts.values())
-    assert executed == len(part) * blocks_per_view(plan.methods, 6)
+    assert counter.blocks == len(part) * blocks_per_view(plan.methods, 6)
     blocks = {name: each.blocks[0] for name, each in rows.items()}
     assert [blocks[name] for name in ("baseline", "median", "recentre-0.3", "flip", "m")] == [6, 6, 6, 12, 12]
     assert blocks["both"] == blocks["gramloop"] > 6
@@ -218,7 +221,7 @@ def test_a_filter_runs_once_and_one_that_changes_nothing_costs_no_prediction(run
     methods = [
         parse_method(text) for text in ("baseline", "median", "m=median+recentre:0.3", "same=median:1")
     ]
-    kind, ran = type(methods[1].mitigations[0]), []
+    kind, ran = type(methods[1].stack[0]), []
     original = kind.filtered
 
     def filtered(self, pixels, *rest):
@@ -262,9 +265,11 @@ def test_calibration_belongs_to_the_methods_that_use_it(plan, runner, model_fold
 def test_detections_are_merged(model_folder: Path, scene_folder: Path):
     methods = ["baseline", "flip", "resize:1.25", "denoise"]
     plan = small_plan(model_folder, scene_folder, "detection", methods=methods)
-    finished = runner_of(plan).run_one(plan.parts[0])
+    runner = runner_of(plan)
+    with counting(runner.predictor.blocks) as counter:
+        finished = runner.run_one(plan.parts[0])
     assert not any(rows.failures for rows in finished.rows.values())
-    assert sum(each.blocks for each in finished.facts.values()) <= len(plan.parts[0]) * 6 * 5
+    assert counter.blocks <= len(plan.parts[0]) * 6 * 5
     recentred = small_plan(model_folder, scene_folder, "detection", methods=["baseline", "recentre:0.3"])
     assert recentred.calibration_split is not None
 
@@ -339,7 +344,7 @@ def test_a_method_may_refuse_an_image_where_the_subject_keeps_refusals(tmp_path:
             raise GramLoopError("too dark")
         return pixels
 
-    monkeypatch.setattr(type(CANDIDATES[2].mitigations[0]), "filtered", refuse)
+    monkeypatch.setattr(type(CANDIDATES[2].stack[0]), "filtered", refuse)
     described = subject(keep_refusals=True)
     store, part = Store(tmp_path, described), Part("dark", (0, 1), CANDIDATES)
     assert list(Runner(described, store).run([part])) == [Done(part, 0)]
@@ -375,7 +380,7 @@ def fail_on_third(rows: object, image: Any) -> None:
 
 
 def test_a_method_by_hand_is_one_of_the_runner(plan, runner: Runner):
-    late = Method("mine", parse_method("m:window=2-3").replay)
+    late = Method("mine", parse_method("m:window=2-3").stack)
     image = runner.images.records("fog/3", range(1))[0].image()
     with deterministic(1):
         expected = runner.predictor.predict(image, late.replay)

@@ -10,10 +10,10 @@ import pytest
 
 from evaluate_command import MODEL, Command
 from gramloop.cli import main
-from gramloop.evaluate.engines.slurm import Share, ShareOutcome
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.provenance import plan_workload
+from gramloop.evaluate.slurm import Share, ShareOutcome
 from gramloop.evaluate.store import open_folder
 from gramloop.util.files import LOCK
 from loopback_slurm import NODES, LoopbackSlurm, loopback_slurm, needs_slurm

@@ -22,11 +22,10 @@ from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.methods import Method, parse_method
 from gramloop.evaluate.plan import DataSource, Part, Plan, PlannedModel, Unit
 from gramloop.evaluate.provenance import plan_workload
-from gramloop.evaluate.rows import Facts, Failure, UnitRows, maps_of
+from gramloop.evaluate.rows import Facts, Failure, MethodRows, UnitRows, maps_of
 from gramloop.evaluate.store import (
     ForeignFile,
     Store,
-    StoredUnit,
     UnusableFile,
     open_folder,
     plan_in,
@@ -34,7 +33,7 @@ from gramloop.evaluate.store import (
     read_condition,
     record_start,
 )
-from gramloop.metrics.depth import NoScoreError
+from gramloop.metrics.scores import NoScoreError
 from gramloop.tasks.base import get_task
 from gramloop.tasks.detection import Detection
 from gramloop.tasks.prediction import ReplayMaps
@@ -56,12 +55,11 @@ PLAN = Plan(
     diagnostics=True,
 )
 UNIT = PLAN.parts[1].units[1]  # images 2, 3, 4 under gramloop
-FACTS = Facts(1.5, "baseline", 87, 2.0, 10**8, "cpu", "here")
+FACTS = Facts(1.5, "baseline", 2.0, 10**8, "cpu", "here")
 LOST = Failure(3, "scene 3", "cannot decode the image 3.png")
 LABELS = np.random.default_rng(0).integers(0, 3, (5, 8, 8))
-TRACE = ReplayMaps(
-    np.full((2, 4, 4), 0.5, np.float32), np.full((2, 4, 4), 0.25, np.float32), np.eye(4, dtype=np.float32)
-)
+_MAPS = [np.full((4, 4), 0.5)] * 2 + [np.full((4, 4), 0.25)] * 2 + [np.eye(4)]
+TRACE = ReplayMaps(np.stack(_MAPS).astype(np.float32))
 
 
 def rows(lost: set[int], unit: Unit = UNIT) -> UnitRows:
@@ -179,7 +177,7 @@ def test_a_replay_without_diagnostics_is_run_again_where_they_are_asked_for(stor
     assert store.read(baseline) is not None  # it measures nothing
 
 
-def _read(store: Store) -> tuple[str, StoredUnit | None]:
+def _read(store: Store) -> tuple[str, MethodRows | None]:
     try:
         return "", store.read(UNIT)
     except UnusableFile as problem:
@@ -206,7 +204,7 @@ def test_no_torn_or_damaged_file_is_taken_for_a_result(tmp_path_factory, place, 
     else:
         assert kind == "flip"  # a bit of the footer that no value depends on
         assert found.table.equals(rows({3}).table())
-        assert (found.failures, found.facts) == ((LOST,), FACTS)
+        assert (found.failures, found.facts) == ((LOST,), (FACTS,))
 
 
 def test_files_of_others_are_recognised(store: Store):
@@ -214,7 +212,7 @@ def test_files_of_others_are_recognised(store: Store):
     other = Store(store.folder, replace(PLAN, versions={"torch": "3"}))
     with pytest.raises(ForeignFile, match=f"belongs to the plan {PLAN.hash}"):
         other.read(UNIT)
-    settings_changed = replace(UNIT, method=Method("gramloop", parse_method("m:window=2-3").replay))
+    settings_changed = replace(UNIT, method=Method("gramloop", parse_method("m:window=2-3").stack))
     with pytest.raises(ForeignFile, match="another part of the plan"):
         store.read(settings_changed)
     earlier = PLAN.parts[0].units[1]

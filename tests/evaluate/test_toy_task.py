@@ -61,8 +61,8 @@ CODE = '''
         def encode(self, prediction):
             return {"number": prediction.number}
 
-        def encode_truth(self, truth):
-            return {"number": truth}
+        def as_prediction(self, truth):
+            return Count(truth)
 
 
     register_task(Counting())

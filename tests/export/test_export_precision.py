@@ -11,9 +11,10 @@ from PIL import Image
 from torch import Tensor, nn
 
 import gramloop
+from exported import read_export
 from gramloop.data import scene
 from gramloop.errors import GramLoopError
-from gramloop.export import read_about, read_export
+from gramloop.export import read_about
 from gramloop.export.exporting import filter_source
 from gramloop.mitigations import apply, calibrate
 from gramloop.mitigations.stack import read_stack

@@ -15,7 +15,7 @@ import torch
 
 import gramloop
 from dense_folders import save_model
-from gramloop.export import read_export
+from exported import read_export
 from gramloop.tasks.loading import open_model
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import gramloop
+from exported import read_export
 from gramloop import ReplayConfig
-from gramloop.export import read_export
 from library_models import build
 
 REPLAY = ReplayConfig(window=(2, 3), replays=1)
@@ -130,11 +130,3 @@ def test_a_model_that_cannot_be_traced_is_a_sentence(
         gramloop.export(Branches().eval(), tmp_path / "x.pt2", height=4, width=4)
     assert not list(tmp_path.iterdir())
     assert capfd.readouterr() == ("", ""), "torch prints the whole graph"
-
-
-def test_images_of_another_shape_are_refused(tmp_path: Path) -> None:
-    out = gramloop.export(Two().eval(), tmp_path / "x.pt2", height=4, width=4)
-    with pytest.raises(
-        gramloop.GramLoopError, match=r"takes float32 \(1, 3, 4, 4\), not uint8 \(1, 4, 4, 3\)"
-    ):
-        read_export(out.path)(np.zeros((1, 4, 4, 3), np.uint8))

@@ -19,7 +19,7 @@ from gramloop import GramLoopError
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import DataSource
 from gramloop.evaluate.planning import Request, make_plan
-from gramloop.models.heads import LinearHead
+from gramloop.models.backbone import LinearHead
 from small_sets import write_semantic
 
 NAMES = ["plain", "other", "dinov3_sat493m", "sat493m", "ade_semantic_pmt_small_64_dinov3"]
@@ -62,7 +62,7 @@ def run(place: Path, name: str, head: str, files: dict[str, Path], out: str) -> 
         shards=2,
         sizes={"mode": "whole", "short_side": 64} if head == "linear" else {},
     )  # fmt: skip
-    return evaluate(make_plan(request), place / out, workers=1).results.csv()
+    return evaluate(make_plan(request), place / out, workers=1).csv()
 
 
 @pytest.mark.slow

@@ -64,12 +64,14 @@ def _released(name: str, folder: Path) -> Load:
     backbone, file = write_golden_pmt(folder)
     classes = {number: f"class {number}" for number in range(1, 8)}
     if name == "panoptic":
-        sure = tasks.PanopticConfig(64, threshold=0.1, overlap=0.1)
-        return lambda device: tasks.PanopticSegmenter(
-            load_pmt(file, backbone, device=device), sure, classes, [1, 2, 3, 4]
+        sure = tasks.QueryConfig(64, threshold=0.1, overlap=0.1)
+        return lambda device: tasks.QuerySegmenter(
+            load_pmt(file, backbone, device=device), "panoptic", sure, classes, [1, 2, 3, 4]
         )
-    keep = tasks.InstanceConfig(64, 10)
-    return lambda device: tasks.InstanceSegmenter(load_pmt(file, backbone, device=device), keep, classes)
+    keep = tasks.QueryConfig(64, keep=10)
+    return lambda device: tasks.QuerySegmenter(
+        load_pmt(file, backbone, device=device), "instance", keep, classes
+    )
 
 
 def _segmentor(folder: Path) -> Path:

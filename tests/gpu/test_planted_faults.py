@@ -11,7 +11,7 @@ from torch import Tensor
 
 from device_models import Load
 from gramloop.models import plain_detr
-from gramloop.models.heads import LinearHead
+from gramloop.models.backbone import LinearHead
 from gramloop.models.plain_detr import sine_code
 from gramloop.replay.gram import GramAnchor
 from stand_in_audit import audit_determined, audit_float32, audit_host

@@ -35,7 +35,7 @@ def test_a_padded_batch_of_the_released_detector(load_of: Loaders) -> None:
     with stand_in_gpu():
         found = in_float32(load("cuda:0")).predict_batch(images, REPLAY, paired=True)  # type: ignore[attr-defined]
     for one, other in zip(found, expected, strict=True):
-        alike(parts(one.ordinary), parts(other.ordinary), APART["detector"])
+        alike(parts(one.baseline), parts(other.baseline), APART["detector"])
         alike(parts(one.replayed), parts(other.replayed), APART["detector"])
 
 

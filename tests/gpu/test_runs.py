@@ -10,14 +10,16 @@ import pytest
 import torch
 
 from gramloop.data.opening import ReadOptions, open_set
+from gramloop.data.records import Shift, shift_data_set
 from gramloop.data.suites import Condition
 from gramloop.evaluate import Store, collect
 from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.runner import Runner
 from gramloop.models.tiny import DenseDepthHead
 from gramloop.tasks import load_predictor
-from gramloop.tune import Space, tune
+from gramloop.tune import Space
 from gramloop.util.forward_patch import counting
+from memory_targets import memory_target, searched
 from small_runs import SIDE, runner_of, small_plan, write_model, write_scene_set
 from stand_in_audit import in_float32
 from stand_in_gpu import stand_in_gpu
@@ -113,14 +115,15 @@ def test_an_evaluation_under_autocast(model: Path, scenes: Path, tmp_path: Path)
 def test_a_search(model: Path, tmp_path: Path) -> None:
     """Every candidate and the decision: verdict and file are those of the CPU."""
     data = open_set("scenes", write_scene_set(tmp_path / "scenes", 14), ReadOptions(task="semantic"))
-    shifts = [Condition(name, 3) for name in ("fog", "contrast", "pixelate")]
+    shifts = [Shift("scenes-c", "c", Condition(name, 3)) for name in ("fog", "contrast", "pixelate")]
+    shown = {"clean": data, **{one.condition.key: shift_data_set(data, one) for one in shifts}}
     space = Space({"window": [(2, 2)], "replays": [1], "strength": [0.5]})
 
     def search(device: str, out: Path) -> tuple[str, bytes]:
         sizes = {"short_side": SIDE}
         predictor = in_float32(load_predictor("semantic", {"folder": model}, sizes, device))
-        found = tune(predictor, data, space=space, budget=100, conditions=shifts, out=out)
-        return found.sentence, (out / "best.json").read_bytes()
+        found = searched(memory_target(predictor, shown, list(data.categories)), space, 100, out=out)
+        return found.answer.sentence, (out / "best.json").read_bytes()
 
     expected = search("cpu", tmp_path / "cpu")
     with stand_in_gpu():

@@ -10,7 +10,6 @@ from scipy import stats
 from scipy.stats import norm, studentized_range, t
 
 from gramloop.errors import GramLoopError
-from gramloop.metrics.ap import average_precision
 from gramloop.metrics.bootstrap import (
     Interval,
     cluster_bootstrap,
@@ -25,8 +24,8 @@ from gramloop.metrics.bootstrap import (
     verdict,
     widened,
 )
-from gramloop.metrics.matching import BoxPredictions, GroundTruthBoxes
 from gramloop.metrics.segmentation import mean_iou
+from random_boxes import FoundBoxes, TrueBoxes, average_precision
 from resampling import picked_delta, resample
 
 
@@ -173,14 +172,14 @@ def test_average_precision_through_the_images_drawn() -> None:
     """One object per image, found by one method always and by the other in every second image."""
     images = np.arange(24)
     boxes, labels = np.tile([0.0, 0, 20, 20], (24, 1)), np.ones(24, int)
-    truth = GroundTruthBoxes(
-        images.tolist(), [1], images, boxes, labels, np.full(24, 400.0), np.zeros(24, bool)
-    )
-    method = BoxPredictions(images, boxes, np.full(24, 0.5), labels)
+    truth = TrueBoxes(images.tolist(), [1], images, boxes, labels, np.full(24, 400.0), np.zeros(24, bool))
+    method = FoundBoxes(images, boxes, np.full(24, 0.5), labels)
     baseline = replace(method, boxes=np.where((images % 2 == 0)[:, None], boxes, boxes + 500))
 
     def difference(picks: np.ndarray) -> float:
-        first, second = (average_precision(*resample(truth, each, picks)).ap for each in (baseline, method))
+        first, second = (
+            average_precision(*resample(truth, each, picks))["AP"] for each in (baseline, method)
+        )
         return second - first
 
     interval = image_bootstrap(picked_delta(difference), 24, replicates=120)

@@ -10,7 +10,7 @@ import pytest
 
 from gramloop.data.truth import DepthMap
 from gramloop.errors import GramLoopError
-from gramloop.metrics.depth import NoScoreError, aligned_depth, depth_scores
+from gramloop.metrics.scores import NoScoreError, aligned_depth, depth_scores
 
 SIZE = (37, 53)
 

@@ -3,10 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gramloop.data.suites import DOMAINS, Condition, find_suite
+from gramloop.data.suites import Condition, find_suite
 from gramloop.errors import GramLoopError
-from gramloop.metrics.robustness import (
-    coco_o_map,
+from gramloop.metrics.scores import (
     effective_robustness,
     mean_corruption_error,
     mean_performance,
@@ -51,14 +50,6 @@ def test_a_missing_condition_is_named_not_skipped(value: float | None) -> None:
 def test_clean_images_alone_have_no_mean_over_shifts() -> None:
     with pytest.raises(GramLoopError, match="not clean"):
         mean_performance({Condition("clean"): 60.0}, [Condition("clean")])
-
-
-def test_coco_o_gives_every_domain_the_same_weight() -> None:
-    ap = dict(zip(DOMAINS, (10.0, 20, 30, 40, 50, 90), strict=True))
-    assert coco_o_map(ap) == 40
-    del ap["tattoo"]
-    with pytest.raises(GramLoopError, match="tattoo"):
-        coco_o_map(ap)
 
 
 def test_effective_robustness_is_zero_for_a_detector_that_keeps_45_percent() -> None:

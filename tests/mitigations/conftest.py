@@ -7,7 +7,7 @@ from user_models import PatchDepth, grey_depth
 
 @pytest.fixture(scope="session")
 def images():
-    from gramloop.data.scenes.drawing import scene
+    from gramloop.data.scenes import scene
 
     return [scene(index, split="val").image for index in range(8)]
 

@@ -109,7 +109,7 @@ def test_features_of_any_model_are_recentred(request, kind, images, all_stats):
     np.testing.assert_array_equal(predictor.predict(pale).values, plain)
     pair = apply("recentre:0.5+replay:window=2-3,replays=1", predictor, stats).predict(pale, paired=True)
     ordinary = apply("recentre:0.5", predictor, stats).predict(pale)
-    np.testing.assert_array_equal(pair.ordinary.values, ordinary.values)
+    np.testing.assert_array_equal(pair.baseline.values, ordinary.values)
 
 
 def test_statistics_survive_their_file(tmp_path, stats, all_stats):

@@ -205,7 +205,7 @@ def test_refusals_name_the_reason(vit: nn.Module, x: Tensor) -> None:
         (stats, "c=x", "recentre's c takes a number from 0 to 1000, not 'x'"),
         (replace(stats, backbone="0" * 16), 0.3, "of another backbone"),
         (replace(stats, means={9: stats.means[5]}), 0.3, "block 9 is asked for"),
-        (replace(stats, means={}), 0.3, "needs the statistics of in-distribution features"),
+        (replace(stats, means={}), 0.3, "needs calibration statistics of in-distribution images, with means"),
         ("none.safetensors", 0.3, "cannot read the calibration statistics"),
     ]:
         with pytest.raises(GramLoopError, match=message):
@@ -280,7 +280,7 @@ class TestNorms:
         assert not segmenter.model.head.bn._forward_pre_hooks
 
     def test_those_of_a_released_adapter_are_all_mixed(self):
-        from gramloop.models.adapter import SpatialPrior
+        from gramloop.models.mask2former import SpatialPrior
 
         torch.manual_seed(0)
         adapter, pixels = SpatialPrior(16).eval(), torch.randn(1, 3, 64, 64)

@@ -47,7 +47,7 @@ def test_a_pair_shares_the_other_mitigations(segmenter, images):
     stack = apply(f"recentre:0.3+{LATE}", segmenter)
     pair = stack.predict(images[0], paired=True)
     assert isinstance(pair, Pair)
-    same(pair.ordinary, apply("recentre:0.3", segmenter).predict(images[0]))
+    same(pair.baseline, apply("recentre:0.3", segmenter).predict(images[0]))
     same(pair.replayed, stack.predict(images[0]))
     given = apply("recentre:0.3", segmenter).predict(images[0], parse_mitigations(LATE)[0].config)
     same(given, pair.replayed)
@@ -97,15 +97,15 @@ def test_refusals_name_the_reason(segmenter, detector, stats):
             return Segmentation(np.zeros((4, 4), np.int32))
 
         def cost(self, replay=None, paired=False):
-            from gramloop.replay.cost import Cost
+            from gramloop.replay.config import Cost
 
             return Cost(1, 1)
 
     image = np.zeros((4, 4, 3), np.uint8)
     for text, predictor, sentence in [
         ("recentre:0.3", Fixed(), "no torch module with one ViT was found in Fixed"),
-        ("recentre:0.3", detector, "needs the statistics of in-distribution features"),
-        ("recentre:c=1", segmenter, "needs the statistics of in-distribution features"),
+        ("recentre:0.3", detector, "needs calibration statistics of in-distribution images, with means"),
+        ("recentre:c=1", segmenter, "needs calibration statistics of in-distribution images, with means"),
         ("gramloop", Fixed(), "no transformer blocks"),
         ("pair", segmenter, "it needs a replay, such as gramloop\\+pair"),
         ("resize:1.01", segmenter, "changes nothing"),
@@ -120,16 +120,3 @@ def test_refusals_name_the_reason(segmenter, detector, stats):
     stranger = replace(stats, backbone="0" * 16)
     with pytest.raises(GramLoopError, match="of another backbone"):
         apply("recentre:c=1", segmenter, stranger)
-
-
-def test_a_model_with_other_numbers_is_mitigated_like_itself(segmenter, images, stats):
-    from gramloop.tasks.predictor import numbered_as
-
-    names = [name for name in segmenter.classes.values() if name]
-    other = numbered_as(segmenter, {10 + place: name for place, name in enumerate(reversed(names))})
-    assert other is not segmenter
-    for text in ("recentre:0.5", "flip", "resize:1.25"):
-        found = apply(text, other, stats)
-        assert found.classes == other.classes
-        same(found.predict(images[0]), other.renumbered(apply(text, segmenter, stats).predict(images[0])))
-    assert calibrate(other, images).images == len(images)

@@ -20,7 +20,7 @@ from gramloop.mitigations.filters import (
     mean_brightness,
     noise_level,
 )
-from gramloop.mitigations.pixels import USUAL_NOISE, Denoise, Gaussian, Levels, Median, Nlm, Sharpen
+from gramloop.mitigations.views import USUAL_NOISE, Denoise, Gaussian, Levels, Median, Nlm, Sharpen
 from gramloop.shifts import corrupt
 
 
@@ -106,8 +106,10 @@ def test_files_without_these_numbers_are_read_and_said_to_lack_them(tmp_path, st
     old = CalibrationStats.read(tmp_path / "old.safetensors")
     assert old.pixels == {}
     for lacking in (old, None):
-        with pytest.raises(GramLoopError, match="levels needs the appearance of in-distribution images"):
-            Levels().check(None, (), lacking)
+        with pytest.raises(
+            GramLoopError, match="levels needs calibration statistics of in-distribution images, with pixels"
+        ):
+            Levels().filtered(np.zeros((40, 60, 3), np.uint8), lacking)
 
 
 @pytest.mark.parametrize("mitigation", [Median(), Median(7), Gaussian(2.0), Nlm(), Denoise()], ids=str)

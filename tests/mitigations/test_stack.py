@@ -60,7 +60,7 @@ def test_more_than_a_replay_is_attached_by_nobody(stored, segmenter):
 
 def test_evaluate_takes_the_file_with_its_source(stored, tmp_path, stats):
     method = parse_method(f"found:{stored}")
-    assert method.mitigations == parse_mitigations(TEXT)
+    assert method.stack == parse_mitigations(TEXT)
     assert calibration_of(None, [method]) == (tmp_path / "source.safetensors").resolve()
     (tmp_path / "other").write_bytes(b"other")
     with pytest.raises(GramLoopError, match="one evaluation has one calibration"):
@@ -72,7 +72,7 @@ def test_a_source_of_other_images_is_refused(stored, tmp_path):
     with pytest.raises(GramLoopError, match="not the file that these mitigations were measured with"):
         read_mitigations(stored)
     (tmp_path / "source.safetensors").unlink()
-    with pytest.raises(GramLoopError, match=r"found\.json: cannot read the calibration statistics"):
+    with pytest.raises(GramLoopError, match=r"found\.json: cannot read the file"):
         read_mitigations(stored)
 
 
@@ -138,10 +138,11 @@ def test_replays_have_the_names_of_the_table_or_settings():
         ("medial", "there is no mitigation 'medial'; did you mean median"),
         ("", "there is no mitigation ''"),
         ("median:4", "a side of 1, 3, 5 or 7 pixels, not 4"),
+        ("median:5,7", "median takes one number, not '5,7'"),
         ("median:x", "median takes a number from 1 to 7, not 'x'"),
         ("gaussian:-1", "gaussian takes a number from 0 to 20, not '-1'"),
         ("nlm:nan", "nlm takes a number from 0 to 255, not 'nan'"),
-        ("flip:2", "flip takes no arguments, so not '2'"),
+        ("flip:2", "flip takes no arguments, not '2'"),
         ("recentre", "recentre takes a weight"),
         ("recentre:0.3,0.4", "recentre takes a weight"),
         ("recentre:2", "recentre's weight takes a number from 0 to 1, not '2'"),

@@ -5,8 +5,8 @@ import torch
 from transformers.models.deformable_detr.modeling_deformable_detr import MultiScaleDeformableAttention
 
 from gramloop.errors import GramLoopError
-from gramloop.models.adapter import Adapter, DeformableAttention, cell_centres
 from gramloop.models.backbone import Tap
+from gramloop.models.mask2former import Adapter, DeformableAttention, cell_centres
 
 
 def test_deformable_attention_is_that_of_transformers_where_both_exist():
@@ -57,9 +57,12 @@ def test_a_batch_is_its_images_one_by_one():
     adapter = Adapter(32).eval()
     pixels, tokens = torch.randn(2, 3, 64, 96), [torch.randn(2, 5 + 24, 32) for _ in range(4)]
     with torch.no_grad():
-        both = adapter(pixels, [Tap(each, (4, 6)) for each in tokens])
+        both = adapter.pyramid(adapter.prior(pixels), [Tap(each, (4, 6)) for each in tokens])
         alone = [
-            adapter(pixels[i : i + 1], [Tap(each[i : i + 1], (4, 6)) for each in tokens]) for i in range(2)
+            adapter.pyramid(
+                adapter.prior(pixels[i : i + 1]), [Tap(each[i : i + 1], (4, 6)) for each in tokens]
+            )
+            for i in range(2)
         ]
     for level, stride in enumerate((4, 8, 16, 32)):
         assert both[level].shape == (2, 32, 64 // stride, 96 // stride)

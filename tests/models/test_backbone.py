@@ -14,8 +14,8 @@ from gramloop.errors import GramLoopError
 from gramloop.models.backbone import refuse_many_tokens
 from gramloop.models.tiny import WEIGHTS
 from gramloop.tasks.custom import ModulePredictor
-from gramloop.tasks.detectors import DetectConfig, input_size
 from gramloop.tasks.loading import load_predictor
+from gramloop.tasks.released import DetectConfig, input_size
 from gramloop.tasks.semantic import Segmentation
 from gramloop.tasks.transformers_models import _refuse_huge
 from small_sets import write_semantic

@@ -11,7 +11,7 @@ from gramloop import GramLoopError, ReplayConfig, attached
 from gramloop.models import load_depther
 from gramloop.models.backbone import default_taps
 from gramloop.models.checkpoint import planned_shapes, renamed_plan
-from gramloop.models.depther import DptDepthHead, DptShape, pad_around
+from gramloop.models.depther import DptDepthHead, pad_around
 
 MAPS, DEPTH = (
     1e-5,
@@ -40,7 +40,7 @@ def near(found, name, tolerance):
 @torch.no_grad()
 @pytest.mark.parametrize("run", ["", "odd."])
 def test_every_step_is_the_reference(model, run):
-    values, head = load_golden("depther").values, model.head
+    values, (backbone, head) = load_golden("depther").values, model
     seen = {}
 
     def watch(name, module):
@@ -55,9 +55,9 @@ def test_every_step_is_the_reference(model, run):
         watch("head.0", head.conv_depth[0]),
     ]
     pixels = pad_around(values[f"{run}x"], 16)
-    taps = model.backbone(pixels, head.taps)
+    taps = backbone(pixels, head.taps)
     features = head.features([tap.map for tap in taps])
-    depth = model(values[f"{run}x"])
+    depth = head([tap.map for tap in taps])
     for handle in watched:
         handle.remove()
     for block, tap in zip(head.taps, taps, strict=True):
@@ -73,29 +73,21 @@ def test_every_step_is_the_reference(model, run):
 
 
 @torch.no_grad()
-def test_the_range_of_the_bins_is_an_argument(files):
-    found = load_depther(files / "backbone.pth", files / "head.pth", depth_range=(0.001, 10.0))
-    near(found(load_golden("depther").values["x"]), "depth.max10", DEPTH / 10)
-    with pytest.raises(GramLoopError, match="0 < near < far"):
-        load_depther(files / "backbone.pth", files / "head.pth", depth_range=(1.0, 1.0))
-
-
-@torch.no_grad()
 def test_a_replayed_depth_is_the_reference(model):
-    values = load_golden("depther").values
-    with attached(model.backbone.model, ReplayConfig(window=(3, 4)), trace=True) as loop:
-        taps = model.backbone(values["x"], model.head.taps)
-    for block, tap in zip(model.head.taps, taps, strict=True):
+    values, (backbone, head) = load_golden("depther").values, model
+    with attached(backbone.model, ReplayConfig(window=(3, 4)), trace=True) as loop:
+        taps = backbone(values["x"], head.taps)
+    for block, tap in zip(head.taps, taps, strict=True):
         near(tap.map, f"gramloop.tap.{block}", MAPS)
     for index, (drift, gate) in enumerate(zip(loop.trace.drift, loop.trace.gate, strict=True), start=1):
         near(drift.flatten(1), f"gramloop.drift.{index}", MAPS)
         near(gate.flatten(1), f"gramloop.gate.{index}", MAPS)
-    near(model.predict(taps), "gramloop.depth", DEPTH)
+    near(head([tap.map for tap in taps]), "gramloop.depth", DEPTH)
 
 
 def test_names_shapes_and_parameters_are_the_released_ones():
     with torch.device("meta"):
-        head = DptDepthHead(DptShape(), default_taps(40))
+        head = DptDepthHead(default_taps(40))
     assert planned_shapes(renamed_plan(head)) == {
         name.removeprefix("decoder."): shape for name, shape in released_shapes("depth_7b").items()
     }
@@ -122,7 +114,7 @@ class Largest(TorchDispatchMode):
 
 @torch.no_grad()
 def test_the_bins_of_a_large_image_are_never_in_memory_at_once():
-    head = DptDepthHead(DptShape(channels=8, reassembled=8, fused=8), (0, 1, 2, 3))
+    head = DptDepthHead(range(4), 8, reassembled=8, fused=8)
     features = torch.rand(1, 32, 768, 1024)
     whole = 256 * 768 * 1024 * 4  # what the logits of the image would take: 805 MB
     with Largest() as watched:
@@ -139,7 +131,7 @@ def test_the_bins_of_a_large_image_are_never_in_memory_at_once():
 @torch.no_grad()
 def test_depth_is_float32_from_the_logits_on_where_the_weights_are_not():
     torch.manual_seed(0)
-    head = DptDepthHead(DptShape(channels=8, reassembled=8, fused=8), (0, 1, 2, 3)).bfloat16()
+    head = DptDepthHead(range(4), 8, reassembled=8, fused=8).bfloat16()
     found = head([torch.randn(1, 8, 4, 6) for _ in range(4)])
     assert found.dtype == torch.float32
     assert len(found.unique()) > 1000  # bfloat16 tells about 80 depths apart in such a map

@@ -10,9 +10,9 @@ from torch import Tensor
 from transformers import Dinov2WithRegistersModel
 
 from gramloop import GramLoopError, attached
+from gramloop.models.backbone import LinearHead, LinearSegmentor
 from gramloop.models.checkpoint import open_checkpoint
-from gramloop.models.dino import Dinov2Backbone, infer_dinov2, load_any_backbone, load_dinov2
-from gramloop.models.heads import LinearHead, LinearSegmentor
+from gramloop.models.dino import infer_dinov2, load_backbone
 from gramloop.tasks.loading import load_head
 from gramloop.tasks.semantic import SegmentConfig, Segmenter
 
@@ -95,8 +95,7 @@ def reference(weights: dict[str, Tensor], pixels: Tensor, registers: int, gated:
 @pytest.mark.parametrize("gated", [False, True], ids=["mlp", "swiglu"])
 def test_features_against_the_forward_written_out(tmp_path: Path, registers: int, gated: bool) -> None:
     weights = meta_file(tmp_path / "dinov2.pth", registers, gated)
-    backbone = load_any_backbone(tmp_path / "dinov2.pth")
-    assert isinstance(backbone, Dinov2Backbone)
+    backbone = load_backbone(tmp_path / "dinov2.pth")
     pixels = torch.randn(2, 3, SIDE * PATCH, SIDE * PATCH, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         (tap,) = backbone(pixels, [DEPTH - 1])
@@ -107,7 +106,7 @@ def test_features_against_the_forward_written_out(tmp_path: Path, registers: int
 
 def test_other_sizes_and_all_taps(tmp_path: Path) -> None:
     meta_file(tmp_path / "dinov2.pth")
-    backbone = load_dinov2(tmp_path / "dinov2.pth")
+    backbone = load_backbone(tmp_path / "dinov2.pth")
     assert isinstance(backbone.model, Dinov2WithRegistersModel)
     pixels = torch.randn(1, 3, 3 * PATCH, 7 * PATCH)
     with torch.no_grad():
@@ -119,7 +118,7 @@ def test_other_sizes_and_all_taps(tmp_path: Path) -> None:
 
 def test_a_linear_head_segments_and_replays(tmp_path: Path) -> None:
     meta_file(tmp_path / "dinov2.pth")
-    backbone = load_any_backbone(tmp_path / "dinov2.pth")
+    backbone = load_backbone(tmp_path / "dinov2.pth")
     head = LinearHead(WIDTH, 3, [1, 3])
     torch.nn.init.normal_(head.conv.weight)
     head.save(tmp_path / "head.safetensors")
@@ -149,14 +148,14 @@ def test_the_architecture_is_read_off_the_file(tmp_path: Path) -> None:
 def test_a_file_that_is_no_backbone(tmp_path: Path) -> None:
     torch.save({"pos_embed": torch.zeros(1, 5, 4), "cls_token": torch.zeros(1, 1, 4)}, tmp_path / "x.pth")
     with pytest.raises(GramLoopError, match=r"x\.pth is not a DINOv2 backbone: it lacks patch_embed"):
-        load_any_backbone(tmp_path / "x.pth")
+        load_backbone(tmp_path / "x.pth")
 
 
 def test_rounded_weights_give_float32_features(tmp_path: Path) -> None:
     meta_file(tmp_path / "backbone.pth")
     pixels = torch.randn(1, 3, 5 * PATCH, 4 * PATCH)
     exact, rounded = (
-        load_dinov2(tmp_path / "backbone.pth", dtype=dtype)(pixels, [DEPTH - 1])[0].tokens
+        load_backbone(tmp_path / "backbone.pth", dtype=dtype)(pixels, [DEPTH - 1])[0].tokens
         for dtype in (torch.float32, torch.bfloat16)
     )
     assert rounded.dtype == torch.float32

@@ -6,8 +6,8 @@ from safetensors.torch import load_file, save_file
 
 from golden import load_golden
 from gramloop.errors import GramLoopError
+from gramloop.models.backbone import LinearHead, LinearSegmentor
 from gramloop.models.dino import load_backbone
-from gramloop.models.heads import LinearHead, LinearSegmentor
 
 
 def trained_head(width=64, classes=5, taps=(1, 3, 5, 7)):

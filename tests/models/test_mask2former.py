@@ -3,16 +3,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from golden import load_golden, released_shapes
+from golden import load_golden, released_shapes, segmentor_shapes
 from gramloop.errors import GramLoopError
 from gramloop.models.dino import SHAPES, meta_backbone
 from gramloop.models.mask2former import (
     SEGMENTOR_BACKBONE,
     Mask2FormerSegmentor,
-    Mask2FormerShape,
     class_scores,
-    infer_mask2former_shape,
     load_segmentor,
+    mask2former_sizes,
 )
 
 LOGITS = 1e-4  # what the reference's own ports agree to
@@ -46,7 +45,7 @@ def test_pyramid_logits_and_masks_are_the_reference(segmentor, golden):
     expected = golden("segmentor").values
     with torch.no_grad():
         taps = segmentor.backbone(expected["x"], segmentor.taps)
-        pyramid = segmentor.head.adapter(expected["x"], taps)
+        pyramid = segmentor.head.adapter.pyramid(segmentor.prior(expected["x"]), taps)
         logits, masks = segmentor(expected["x"])
     for level, found in enumerate(pyramid, start=1):
         assert (found - expected[f"pyramid.{level}"]).abs().max() <= LOGITS
@@ -66,9 +65,9 @@ def test_a_file_that_repeats_the_backbone_needs_no_other(files, segmentor):
 
 def test_names_and_shapes_are_the_released_ones():
     with torch.device("meta"):
-        segmentor = Mask2FormerSegmentor(meta_backbone(SHAPES["vit7b16"]), Mask2FormerShape(4096))
+        segmentor = Mask2FormerSegmentor(meta_backbone(SHAPES["vit7b16"]), 4096)
     expected = released_shapes("seg_7b")
-    assert segmentor.released_shapes() == expected
+    assert segmentor_shapes(segmentor) == expected
     assert sum(not name.startswith(SEGMENTOR_BACKBONE) for name in expected) == 479
     assert segmentor.taps == (9, 19, 29, 39)
 
@@ -83,9 +82,8 @@ def test_a_backbone_where_a_head_should_be(files):
 def test_the_shape_of_a_head_is_inferred(files):
     from gramloop.models.checkpoint import open_checkpoint
 
-    assert infer_mask2former_shape(open_checkpoint(files["head"])) == Mask2FormerShape(
-        64, hidden=64, classes=7
-    )
+    sizes = {"channels": 64, "hidden": 64, "classes": 7, "queries": 100, "feedforward": 4096}
+    assert mask2former_sizes(open_checkpoint(files["head"])) == sizes
 
 
 def test_class_scores_are_votes_weighted_by_masks():

@@ -102,38 +102,6 @@ def test_logits_and_boxes_are_the_reference_s(head, steps, golden):
     torch.testing.assert_close(boxes, expected["pred_boxes"], atol=BOX_TOLERANCE, rtol=0)
 
 
-def test_the_reference_is_float32_rounding_away_from_float64(head, steps, golden):
-    expected = golden("detector").values
-    logits, boxes, _ = run(head.double(), steps)
-    torch.testing.assert_close(logits.float(), expected["pred_logits"], atol=2e-4, rtol=0)
-    torch.testing.assert_close(boxes.float(), expected["pred_boxes"], atol=5e-3, rtol=0)
-
-
-def last_place_noise(values, generator):
-    """``values``, each moved up or down by the spacing of the float32 numbers around it."""
-    rounded = values.float()
-    spacing = torch.nextafter(rounded.abs(), torch.tensor(torch.inf)) - rounded.abs()
-    return values + spacing * (torch.randint(0, 2, values.shape, generator=generator) * 2 - 1)
-
-
-def test_the_last_place_of_a_float32_proposal_decides_thousandths_of_a_pixel(head, steps, monkeypatch):
-    """Why the run without help has a wide tolerance: nothing but the proposals is rounded here."""
-    _, exact, _ = run(head.double(), steps)
-    generator = torch.Generator().manual_seed(0)
-    monkeypatch.setattr(plain_detr, "refine", lambda *given: last_place_noise(refine(*given), generator))
-    _, moved, _ = run(head, steps)
-    assert 1e-3 < (moved - exact).abs().max() < 1e-2
-
-
-def test_the_last_place_of_a_query_position_decides_nothing(head, steps):
-    _, exact, _ = run(head.double(), steps)
-    generator = torch.Generator().manual_seed(0)
-    norm = head.transformer.pos_trans_norm
-    norm.register_forward_hook(lambda module, given, output: last_place_noise(output, generator))
-    _, moved, _ = run(head, steps)
-    assert 0 < (moved - exact).abs().max() < 1e-4
-
-
 def test_detections_are_the_reference_s(head, steps, golden):
     expected = golden("detector").values
     logits, boxes, _ = run(head, steps, replaced=QUERY_POSITIONS)

@@ -12,8 +12,8 @@ from gramloop.models.tiny import (
     DenseDetectConfig,
     DenseDetectHead,
     boxes_from_sides,
-    non_max_suppression,
     pairwise_iou,
+    suppressed,
 )
 
 
@@ -46,7 +46,8 @@ def test_suppression_keeps_a_box_unless_a_kept_better_one_of_its_class_covers_it
         rivals = [k for k in kept if classes[k] == classes[row]]
         if not any(pairwise_iou(boxes[row : row + 1], boxes[k : k + 1]) > overlap for k in rivals):
             kept.append(row)
-    assert non_max_suppression(boxes, classes, overlap).tolist() == kept
+    alive = suppressed(boxes[None], classes[None], torch.ones(1, count, dtype=torch.bool), overlap)
+    assert alive[0].nonzero()[:, 0].tolist() == kept
 
 
 def test_boxes_start_at_cell_centres_and_stay_in_the_image() -> None:
@@ -63,7 +64,7 @@ def test_a_head_made_to_point_at_one_cell_finds_one_thing_there() -> None:
     sides = torch.full((1, 4, 6, 6), 10.0)
     sides[0, :, 1, 3] = torch.tensor([2.0, 10.0, 18.0, 10.0])  # the same box, seen from the next cell
     head.forward = lambda features: (scores, sides)  # type: ignore[method-assign]
-    (found,) = head.detect(torch.zeros(1, 4, 6, 6))
-    assert found.boxes.tolist() == [[26, 2, 46, 22]]
-    assert found.classes.tolist() == [2]
-    assert found.scores.tolist() == pytest.approx([torch.tensor(2.0).sigmoid().item()])
+    boxes, scores, classes = head.detect(torch.zeros(1, 4, 6, 6))
+    assert boxes[0, 0].tolist() == [26, 2, 46, 22]
+    assert scores[0, 0].item() == pytest.approx(torch.tensor(2.0).sigmoid().item())
+    assert classes[0].tolist() == [2, *[-1] * 49]

@@ -7,10 +7,8 @@ import torch
 from torch import Tensor, nn
 
 import gramloop
-from golden import load_golden
-from golden_hosts import meta
 from gramloop.replay.gram import interpolate
-from gramloop.replay.vit import TokenLayout, find_vit, states_of
+from gramloop.replay.vit import TokenLayout, find_vit, state_of
 from library_models import build, outputs
 
 WINDOW = (2, 3)
@@ -36,7 +34,7 @@ def test_the_accepted_step_is_the_gate_of_each_patch_on_a_grid_that_is_not_squar
     x = torch.randn(2, 3, 48, 80, generator=torch.Generator().manual_seed(5))
     host = find_vit(model)
     seen: list[Tensor] = []
-    host.blocks[WINDOW[1]].register_forward_hook(lambda *call: seen.append(states_of(call[-1])[0]))
+    host.blocks[WINDOW[1]].register_forward_hook(lambda *call: seen.append(state_of(call[-1])))
     outputs(model, x)
     for gate in ("none", "gram"):
         with gramloop.attached(model, window=WINDOW, gate=gate, replays=1, trace=True) as loop:
@@ -134,35 +132,3 @@ def test_a_text_tower_is_no_vit() -> None:
         refined = outputs(model, x)
     with gramloop.attached(model, window=WINDOW, which="model.owlvit.vision_model"):
         assert all(torch.equal(a, b) for a, b in zip(outputs(model, x), refined, strict=True))
-
-
-class LinearClassifier(nn.Module):
-    """What torch.hub gives for Meta's classifiers: the backbone, called by its features, and a linear head."""
-
-    def __init__(self, backbone: nn.Module, width: int, layers: int) -> None:
-        super().__init__()
-        self.backbone, self.layers = backbone, layers
-        self.linear_head = nn.Linear(width * (1 + layers), 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.layers == 1:
-            features = self.backbone.forward_features(x)
-            pooled = [features["x_norm_clstoken"], features["x_norm_patchtokens"].mean(1)]
-        else:
-            taps = self.backbone.get_intermediate_layers(x, list(range(8 - self.layers, 8)))
-            pooled = [*(tokens[:, 0] for tokens in taps), taps[-1][:, 5:].mean(1)]
-        return self.linear_head(torch.cat(pooled, 1))
-
-
-@pytest.mark.parametrize("layers", [1, 4])
-def test_classifiers_of_torch_hub_work_as_they_come(layers: int) -> None:
-    golden = load_golden("backbone_s")
-    vit, x = meta(golden).model, golden.values["x"]
-    model = LinearClassifier(vit, vit.norm.weight.shape[0], layers).eval()
-    before = outputs(model, x)[0]
-    with gramloop.attached(model, window=(3, 4), trace=True) as loop:
-        during = outputs(model, x)[0]
-    assert loop.trace is not None
-    assert loop.trace.grid == (4, 6)
-    assert not torch.equal(during, before)
-    assert torch.equal(outputs(model, x)[0], before)

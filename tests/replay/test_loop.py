@@ -189,17 +189,16 @@ def test_an_image_that_is_skipped_goes_on_ordinarily(vit: nn.Module, x: Tensor) 
     assert all(torch.equal(a, b) for a, b in zip(during, ordinary, strict=True))
 
 
-def test_several_resolutions_at_once_are_gated_one_by_one() -> None:
+def test_several_resolutions_at_once_are_refused() -> None:
     golden = load_golden("backbone_s")
     vit = meta(golden).model
     large, small = golden.values["x"], golden.values["x"][:, :, :32, :48].contiguous()
-    with torch.no_grad(), gramloop.attached(vit, window=(3, 4), trace=True) as loop:
-        both = vit.forward_features_list([large, small])
-        grids = [trace.grid for trace in loop.traces]
-        alone = [vit.forward_features(image) for image in (large, small)]
-    assert grids == [(4, 6), (2, 3)]
-    for together, single in zip(both, alone, strict=True):
-        assert all(torch.equal(together[key], single[key]) for key in single)
+    with torch.no_grad(), gramloop.attached(vit, window=(3, 4)):
+        alone = vit.forward_features(large)
+        with pytest.raises(gramloop.GramLoopError, match="a list of 2 resolutions; a replay takes one"):
+            vit.forward_features_list([large, small])
+        [listed] = vit.forward_features_list([large])
+    assert all(torch.equal(listed[key], alone[key]) for key in alone)
 
 
 def test_a_patch_that_blows_up_keeps_the_ordinary_trajectory(vit: nn.Module, x: Tensor) -> None:

@@ -32,27 +32,19 @@ def test_a_mask_does_not_outlive_a_forward_that_failed(vit: nn.Module, x: Tensor
         assert torch.equal(outputs(vit, x)[0], unmasked)
 
 
-def test_a_mask_for_every_forward_inside_with(vit: nn.Module, x: Tensor) -> None:
+def test_a_mask_holds_for_one_forward(vit: nn.Module, x: Tensor) -> None:
     with gramloop.attached(vit, window=WINDOW) as loop:
         unmasked = outputs(vit, x)[0]
         loop.set_valid(some_patches())
-        masked = outputs(vit, x)[0]
-        with loop.valid(some_patches()):
-            assert torch.equal(outputs(vit, x)[0], masked)
-            assert torch.equal(outputs(vit, x)[0], masked)
-        assert torch.equal(outputs(vit, x)[0], unmasked)
-        with pytest.raises(KeyError), loop.valid(some_patches()):
-            raise KeyError
+        assert not torch.equal(outputs(vit, x)[0], unmasked)
         assert torch.equal(outputs(vit, x)[0], unmasked)
 
 
 def test_a_mask_of_width_by_height_is_refused(vit: nn.Module) -> None:
-    with (
-        gramloop.attached(vit, window=WINDOW) as loop,
-        loop.valid(torch.ones(1, 5, 3, dtype=torch.bool)),
-        pytest.raises(gramloop.GramLoopError, match=r"bool of shape \(1, 15\) or \(1, 3, 5\)"),
-    ):
-        outputs(vit, torch.randn(1, 3, 48, 80))
+    with gramloop.attached(vit, window=WINDOW) as loop:
+        loop.set_valid(torch.ones(1, 5, 3, dtype=torch.bool))
+        with pytest.raises(gramloop.GramLoopError, match=r"bool of shape \(1, 15\) or \(1, 3, 5\)"):
+            outputs(vit, torch.randn(1, 3, 48, 80))
 
 
 class Features(nn.Module):
@@ -86,15 +78,6 @@ def test_two_replays_and_a_counter_leave_no_trace_in_any_order(vit: nn.Module, x
         second = gramloop.attach(vit, window=WINDOW)
     second.detach()
     assert not any("forward" in vars(module) or module._forward_hooks for module in vit.modules())
-
-
-def test_drift_after_gating_is_not_that_of_the_ordinary_state(vit: nn.Module, x: Tensor) -> None:
-    with gramloop.attached(vit, window=WINDOW, trace=True) as loop:
-        outputs(vit, x)
-    assert loop.trace is not None
-    assert len(loop.trace.drift) == 2
-    assert loop.trace.post_drift is not None
-    assert (loop.trace.post_drift > 0).all()
 
 
 class Exploding(nn.Module):

@@ -10,10 +10,9 @@ from torch import nn
 
 from gramloop import ReplayConfig, counting
 from gramloop.replay.attach import attached
-from gramloop.replay.config import Adaptive
-from gramloop.replay.cost import pair_blocks
+from gramloop.replay.config import Adaptive, pair_blocks
 from gramloop.replay.vit import find_vit
-from gramloop.tasks.block_reuse import reusing_blocks
+from gramloop.tasks.custom import reusing_blocks
 from library_models import build, outputs
 
 CONFIGS = {

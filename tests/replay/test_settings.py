@@ -13,10 +13,8 @@ from gramloop import Adaptive, GramLoopError, ReplayConfig
 from gramloop.replay.config import (
     FLOAT32_MAX,
     FLOAT32_MIN,
-    describe_replay,
     parse_replay,
     read_replay,
-    read_settings,
     replay_text,
     write_replay,
 )
@@ -33,7 +31,7 @@ def test_a_file_gives_back_what_was_written(tmp_path: Path, config: ReplayConfig
     path = tmp_path / "inner" / "replay.json"
     write_replay(path, config, {"verdict": "helps"})
     assert read_replay(path) == config
-    assert read_settings(path) == (config, {"verdict": "helps"})
+    assert json.loads(path.read_text())["about"] == {"verdict": "helps"}
     assert [each.name for each in path.parent.iterdir()] == ["replay.json"]
 
 
@@ -148,26 +146,3 @@ def test_text_settings_json_settings_text(values: dict[str, Any], order: random.
 def test_texts_that_describe_no_replay(text: str, sentence: str) -> None:
     with pytest.raises(GramLoopError, match=sentence):
         parse_replay(text)
-
-
-@pytest.mark.parametrize(
-    ("config", "words"),
-    [
-        (ReplayConfig(), "the default window twice, gram gate"),
-        (
-            ReplayConfig((0, 0), 1, strength=0.25, gate_at=8),
-            "block 0 once, gram gate, strength 0.25, gate_at 8",
-        ),
-        (
-            ReplayConfig((2, 4), 3, "uniform", "matched"),
-            "blocks 2 to 4 3 times, uniform gate, strength matched",
-        ),
-        (
-            ReplayConfig((2, 2), adaptive=Adaptive("noise", 1.7, 2)),
-            "block 2 twice, gram gate, adaptive signal noise off 1.7 full 2",
-        ),
-        (ReplayConfig((2, 2), replays=0), "no replay"),
-    ],
-)
-def test_a_replay_in_words(config: ReplayConfig, words: str) -> None:
-    assert describe_replay(config) == words

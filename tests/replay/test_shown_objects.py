@@ -14,9 +14,8 @@ import torch
 
 import gramloop
 from gramloop import Adaptive, ReplayConfig, Trace
-from gramloop.mitigations.calibration import CalibrationStats
 from gramloop.mitigations.features import Recentre
-from html_tables import HOSTILE, Reader
+from html_tables import Reader
 from library_models import build
 
 matplotlib.use("Agg")
@@ -58,19 +57,24 @@ def test_padding_takes_no_part_in_what_a_trace_shows() -> None:
     )
     row = Reader(shown._repr_html_()).rows[1]
     assert row == ["0", "1", "2", "0.5", "3", "0"]
-    drift = shown.plot()[0, 0].images[0].get_array()
+    drift = maps_in(shown.plot())[0].get_array()
     assert np.ma.masked_invalid(drift).mask.tolist() == [[False, False, False, True]]
 
 
+def maps_in(figure):
+    """The maps of a figure, in reading order, without colour bars."""
+    return [axes.images[0] for axes in figure.axes if axes.images]
+
+
 def test_a_trace_is_drawn(trace: Trace) -> None:
-    axes = trace.plot(image=1)
-    assert axes.shape == (2, 3)
-    titles = [ax.get_title() for ax in axes[0]]
-    assert titles == ["drift of replay 1", "drift of replay 2", "drift of what was accepted"]
-    np.testing.assert_array_equal(axes[0, 1].images[0].get_array(), trace.drift[1][1].numpy())
-    np.testing.assert_array_equal(axes[1, 0].images[0].get_array(), trace.gate[0][1].numpy())
-    assert axes[1, 0].images[0].get_clim() == (0.0, 1.0)
-    matplotlib.pyplot.close("all")
+    figure = trace.plot(image=1)
+    shown = maps_in(figure)
+    named = [each.axes.get_title().partition(",")[0] for each in shown]
+    assert named == ["drift", "gate", "drift", "gate", "drift of what was accepted"]
+    np.testing.assert_array_equal(shown[2].get_array(), trace.drift[1][1].numpy())
+    np.testing.assert_array_equal(shown[1].get_array(), trace.gate[0][1].numpy())
+    assert shown[1].get_clim() == (0.0, 1.0)
+    assert len({shown[place].get_clim() for place in (0, 2, 4)}) == 1
 
 
 @pytest.mark.parametrize(
@@ -87,43 +91,11 @@ def test_a_trace_without_maps_says_so(trace: Trace, image: int, words: str) -> N
         trace.plot(image)
 
 
-def test_settings_show_what_is_changed_and_what_is_published() -> None:
+def test_settings_and_costs_show_what_they_were_made_of() -> None:
     config = ReplayConfig(window=(2, 3), replays=1, adaptive=Adaptive("noise", 0.2, 0.4))
-    rows = {row[0]: row[1:] for row in Reader(config._repr_html_()).rows}
-    assert rows["window"] == ["2-3", "none"]
-    assert rows["replays"] == ["1", "2"]
-    assert rows["adaptive"] == ["noise:0.2:0.4", "none"]
-    assert rows["eps"] == ["1e-06", "1e-06"]
-    given = ",".join(f"{name}={value}" for name, (value, _) in rows.items() if name != "setting")
-    assert gramloop.parse_replay(given) == config, "what is shown can be given back"
     assert eval(repr(config), {"ReplayConfig": ReplayConfig, "Adaptive": Adaptive}) == config
-    assert "blocks 2 to 3 once" in str(config)
-
-
-def test_recentring_and_cost_show_their_fields() -> None:
-    assert Reader(Recentre(0.5, 2)._repr_html_()).rows == [
-        ["setting", "value"],
-        ["weight", "0.5"],
-        ["beyond", "2"],
-    ]
-    rows = Reader(gramloop.cost(40)._repr_html_()).rows
-    assert rows[1:] == [["executed", "94"], ["of the baseline forward", "40"], ["per block of that", "2.35×"]]
-
-
-def test_a_source_shows_its_taps_and_escapes_its_names() -> None:
-    source = CalibrationStats(
-        {3: torch.tensor([3.0, 4.0])},
-        {3: torch.tensor([0.0, 2.0])},
-        1.5,
-        12,
-        backbone=HOSTILE,
-        pixels={HOSTILE: 1.0},
-    )
-    read = Reader(source._repr_html_())
-    assert read.rows[1] == ["3", "2", "5", "2"]
-    assert "script" not in read.tags
-    assert any(HOSTILE in note for note in read.notes)
-    assert "12 in-distribution images" in str(source)
+    assert repr(Recentre(0.5, 2)) == "Recentre(weight=0.5, beyond=2.0)"
+    assert repr(gramloop.cost(40)) == "Cost(blocks=94, baseline=40, area=1.0)"
 
 
 def test_tables_need_neither_rich_nor_matplotlib_and_plot_says_what_it_needs(tmp_path: Path) -> None:
@@ -135,8 +107,6 @@ class Absent:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Absent())
 import gramloop, torch
-config = gramloop.ReplayConfig()
-assert "<table>" in config._repr_html_() and "published" in str(config)
 trace = gramloop.Trace((1, 1))
 trace.record(torch.ones(1, 1), torch.ones(1, 1), torch.ones(1, 1, 2), None)
 assert "<table>" in trace._repr_html_()

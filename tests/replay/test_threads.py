@@ -79,8 +79,8 @@ def seen_in(vit: SmallViT, loop: Loop, image: Tensor, masked: bool) -> list[Any]
 
 
 def left_by(loop: Loop) -> list[Any]:
-    traces = [[getattr(trace, field.name) for field in fields(Trace)] for trace in loop.traces]
-    return [traces, sorted(loop.baseline.items()), loop.blocks_executed]
+    trace = loop.trace and [getattr(loop.trace, field.name) for field in fields(Trace)]
+    return [trace, sorted(loop.baseline.items()), loop.blocks_executed]
 
 
 def same(a: Any, b: Any) -> bool:

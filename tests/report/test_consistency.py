@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gramloop.report.consistency import consistency_figure, gram_consistency, ratios
+from gramloop.report.breakdowns import consistency_tables, gram_consistency, ratios
 from gramloop.report.document import Document, report_document
 from gramloop.report.figures import draw_figures
+from gramloop.report.figures.charts import consistency_figure
 from gramloop.report.load import load_runs
-from gramloop.report.tables.checks import consistency_tables
 from small_stores import CONDITIONS, make_plan, pixels, write_store
 
 METHODS = ("baseline", "gramloop", "gramloop-raw", "gramloop-matched")

@@ -57,12 +57,7 @@ def test_processes_are_started_where_there_is_much_to_read(
     assert report_workers([tmp_path / "r"], 3) == 3
     monkeypatch.setattr(load, "worker_count", lambda asked: 64)
     monkeypatch.setattr(load, "_MANY", 100)
-    monkeypatch.setattr(load, "available_memory", lambda: 64 * 10**9)
-    assert report_workers([tmp_path / "r"]) == 8
-    monkeypatch.setattr(load, "available_memory", lambda: 17 * 10**8)
-    assert report_workers([tmp_path / "r"]) == 3  # of half a gigabyte each
-    monkeypatch.setattr(load, "available_memory", lambda: 10**8)
-    assert report_workers([tmp_path / "r"]) == 1
+    assert report_workers([tmp_path / "r"]) == 4
 
 
 def test_no_processes_are_refused(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from gramloop.evaluate.answer import Answer, MethodGain
 from gramloop.metrics.bootstrap import Interval
 from gramloop.report.document import Document, RenderedFigure, Section
 from gramloop.report.page import render
-from gramloop.report.page.rendering import interval_bar, reach
 from gramloop.report.write import whole_markdown
 from gramloop.util.table import Column, Table
 from small_document import ROWS, small_document
@@ -173,41 +172,6 @@ def test_an_empty_document_is_a_page_too():
     parsed = Parsed(render(Document("Nothing yet")))
     assert [text for _, text in parsed.all("h1")] == ["Nothing yet"]
     assert not parsed.all("h2")
-
-
-@pytest.mark.parametrize(
-    ("ends", "limit"),
-    [
-        ((0.2, 0.3), 0.5),
-        ((-0.5, 0.1), 0.5),
-        ((-0.51, 0.1), 1.0),
-        ((7.0, 12.0), 20.0),
-        ((0.0, 0.0), 1.0),
-        ((3e-5, 9e-5), 1e-4),
-    ],
-)
-def test_an_axis_reaches_the_farthest_end(ends: tuple[float, float], limit: float):
-    assert reach([Interval(sum(ends) / 2, *ends), None]) == pytest.approx(limit, rel=1e-12)
-
-
-@given(st.floats(-50, 50), st.floats(0, 10), st.floats(0, 10))
-def test_a_bar_stands_where_its_numbers_do(estimate: float, below: float, above: float):
-    interval = Interval(estimate, estimate - below, estimate + above)
-    limit = reach([interval])
-    drawn = interval_bar(interval, limit, "gain")
-    low, high = (float(x) for x in re.search(r'"range" x1="([\d.]+)%" x2="([\d.]+)%"', drawn).groups())
-    at = float(re.search(r'cx="([\d.]+)%"', drawn).group(1))
-    assert 0 <= low <= at <= high <= 100
-    for place, value in ((low, interval.low), (at, estimate), (high, interval.high)):
-        assert (place - 50) / 46 * limit == pytest.approx(value, abs=0.006 / 46 * limit)  # rounded to 0.01%
-    assert 'class="interval gain"' in drawn
-
-
-def test_an_interval_has_the_tone_of_the_side_of_zero_that_it_lies_on():
-    body = render(small_document()).split("<tbody>", 1)[1].split("</table>", 1)[0]
-    expected = ["gain" if one.low > 0 else "loss" if one.high < 0 else "open" for *_, one, _ in ROWS if one]
-    assert set(expected) == {"gain", "loss", "open"}
-    assert re.findall(r'class="interval (\w+)"', body) == expected
 
 
 HOSTILE = "=x](http://evil) <img src=x onerror=alert(1)> **b** `c` # [l](javascript:1) - | 1. \n\n# title"

@@ -10,7 +10,6 @@ from PIL import Image
 
 from browser import PATIENCE, started_browser
 from gramloop.report.page import render
-from gramloop.util.table import Table
 from small_document import ORDERS, small_document
 
 FILES = ("figures/gains.png", "figures/gains.pdf", "tables/scores.csv")
@@ -162,16 +161,6 @@ def test_nothing_can_be_fetched_even_by_a_script(browser, address):
     opened.close()
     assert refused == "connect-src"
     assert not [url for url in asked if url.startswith("http")]
-
-
-def test_tables_are_copied_whole_after_sorting_too(page):
-    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    [table] = small_document().sections[0].tables
-    page.locator("#table-scores thead button").first.click()
-    for name, write in {"CSV": Table.csv, "Markdown": Table.markdown, "LaTeX": Table.latex}.items():
-        page.locator(f'#table-scores [data-copy="{name}"]').click()
-        page.wait_for_function("document.querySelector('#table-scores .status').textContent === 'Copied'")
-        assert page.evaluate("navigator.clipboard.readText()") == write(table)
 
 
 def test_a_reader_without_scripts_sees_the_answer(browser, address):

@@ -154,3 +154,17 @@ def test_labels_and_clean_predictions_are_not_set_side_by_side(tmp_path: Path) -
     loaded = load_runs([tmp_path / "with", tmp_path / "without"])
     assert len(loaded.groups) == 2
     assert "one is compared with labels, the other with clean predictions" in loaded.warnings[0]
+
+
+def test_the_page_shows_the_command_that_evaluated(results: Path, tmp_path: Path) -> None:
+    from gramloop.evaluate.store import MANIFEST
+    from gramloop.report import load_runs, report_document
+
+    manifest = results / "det" / MANIFEST
+    shown = []
+    for starts in ([{"time": "1"}], [{"time": "1"}, {"time": "2", "command": "gramloop evaluate --out it"}]):
+        manifest.write_text(json.dumps({"starts": starts}))
+        document = report_document(load_runs([results / "det"]), ())
+        shown.append((document.about.get("Command"), document.facts["scenes-c"]["run"]))
+    manifest.unlink()
+    assert shown == [(None, "1"), ("gramloop evaluate --out it", "1 to 2, in 2 starts")]

@@ -1,4 +1,4 @@
-"""Intervals of gains, methods against each other, how gains add, and which to take: from stores whose answers are known."""
+"""Intervals of gains, methods against each other, and which to take: from stores whose answers are known."""
 
 from __future__ import annotations
 
@@ -33,10 +33,8 @@ from gramloop.report.stats import (
     count_resamplings,
     deciding,
     decision,
-    parts_of,
 )
-from gramloop.report.tables.main import gains_table, matrix_table, pairs_table, stacking_table
-from gramloop.util.table import BETTER, UNCLEAR, WORSE
+from gramloop.report.tables import gains_table, pairs_table
 from html_tables import HOSTILE, Reader
 from small_runs import counts_of
 from small_stores import CONDITIONS, make_plan, pixels, write_store
@@ -214,8 +212,8 @@ def over_both(folder: Path) -> list[Evidence]:
     return compare_methods(load_runs([folder]).runs, ("families", "images"), replicates=2000)
 
 
-def test_cards_tables_and_marks_never_contradict_each_other(over_both: list[Evidence]) -> None:
-    """A verdict is that of the interval beside it, in the table of gains, on the card and in the matrix."""
+def test_cards_and_tables_never_contradict_each_other(over_both: list[Evidence]) -> None:
+    """A verdict is that of the interval beside it, in the table of gains and on the card."""
     rows = {(row[0], row[1]): row[-1] for row in gains_table(over_both).rows}
     for found in over_both:
         for method in found.run.compared:
@@ -225,12 +223,6 @@ def test_cards_tables_and_marks_never_contradict_each_other(over_both: list[Evid
             first, second = sorted((method, "baseline"), key=found.ranked.index)
             assert found.differ(first, second) == (said.verdict != UNDECIDED)
             assert found.helps(method) == (said.verdict == "helps")
-        matrix = matrix_table(found)
-        names = [row[1] for row in matrix.rows]
-        for method in found.run.compared:
-            mark = matrix.rows[names.index(method)][3 + names.index("baseline")]
-            words = {BETTER: "helps", WORSE: "hurts", UNCLEAR: UNDECIDED}
-            assert words[str(mark)] == method_gain(found, method).verdict
         tables = [gains_table([found]), pairs_table(found)]
         for table in tables:  # what a table shows next to an interval is what the interval says
             place = table.column("deciding")
@@ -258,19 +250,11 @@ def test_every_pair_has_the_interval_of_its_own_gains(evidence: Evidence) -> Non
         assert found.joint.low < found.corrected.low < found.corrected.high < found.joint.high
 
 
-def test_marks_say_what_differs(evidence: Evidence) -> None:
+def test_pairs_say_what_differs(evidence: Evidence) -> None:
     assert evidence.differ("all", "both")
     assert not evidence.differ(*sorted(("median", "recentre-0.3"), key=evidence.ranked.index))
-    table = matrix_table(evidence)
-    marks = np.array([row[3:] for row in table.rows])
-    assert marks.shape == (7, 7)
-    assert (np.diag(marks) == "").all()
-    for row, column in zip(*np.triu_indices(7, 1), strict=True):
-        assert (marks[row, column], marks[column, row]) in {(BETTER, WORSE), (UNCLEAR, UNCLEAR)}
-    assert list(marks[-1, :-1]) == [WORSE] * 6  # denoise loses to everything
-    names = [row[1] for row in table.rows]
-    pair = [names.index("median"), names.index("recentre-0.3")]
-    assert marks[pair[0], pair[1]] == marks[pair[1], pair[0]] == UNCLEAR
+    worst = [row[-1] for row in pairs_table(evidence).rows if row[1] == evidence.ranked[-1]]
+    assert worst == ["yes"] * 6  # denoise loses to everything
 
 
 def test_pairs_in_every_format(evidence: Evidence) -> None:
@@ -282,27 +266,6 @@ def test_pairs_in_every_format(evidence: Evidence) -> None:
     assert first[:2] == ["all", "both"]
     assert float(first[2]) == evidence.gain("all", "both")
     assert f"| all | both | {evidence.gain('all', 'both'):+.3f} | 6 families | [+0." in table.markdown()
-    assert r"$\cdot$" in matrix_table(evidence).latex()
-
-
-def test_gains_of_a_stack_beside_the_sum_of_its_parts(evidence: Evidence) -> None:
-    methods = {method.name: method for method in evidence.run.plan.methods}
-    assert len(parts_of(methods["all"])) == 3
-    assert parts_of(methods["gramloop"]) < parts_of(methods["all"])
-    found = {(each.whole, each.parts): each for each in evidence.stacks}
-    assert set(found) == {
-        ("both", ("median", "recentre-0.3")),
-        ("all", ("gramloop", "both")),
-    }  # no method is median with the replay, so the other ways to split it are not there
-    both = found["both", ("median", "recentre-0.3")]
-    expected = evidence.gain("both") - evidence.gain("median") - evidence.gain("recentre-0.3")
-    assert both.excess[0].interval.estimate == pytest.approx(expected, abs=1e-9)
-    assert both.words == "not significantly different from the sum"
-    more = found["all", ("gramloop", "both")]
-    assert more.excess[0].interval.estimate == pytest.approx(0.2, abs=0.05)
-    assert more.words == "more than the sum"
-    rows = stacking_table(evidence).rows
-    assert rows[0][5] == pytest.approx(evidence.gain("median") + evidence.gain("recentre-0.3"))
 
 
 def test_the_answer_names_method_gain_interval_cost_and_clean_score(over_both: list[Evidence]) -> None:
@@ -360,9 +323,8 @@ def test_the_command_says_which_to_take_and_writes_all_of_it(
     assert '<p class="sentence">Use all: ' in (out / "index.html").read_text()
     stored = read_mitigations(out / "best.json").stack
     assert stack_text(stored) == "median+replay:window=3-4+recentre:0.3"
-    for name in ("matrix", "pairs", "stacking"):
-        for ending in ("md", "csv", "tex"):
-            assert (out / "tables" / f"scenes-c-{name}.{ending}").is_file()
+    for ending in ("md", "csv", "tex"):
+        assert (out / "tables" / f"scenes-c-pairs.{ending}").is_file()
     assert (out / "figures" / "scenes-c-gains.png").is_file()
 
 

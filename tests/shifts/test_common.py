@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from gramloop.errors import GramLoopError
 from gramloop.shifts import common
 from gramloop.shifts.common import Scale, generator
-from gramloop.shifts.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, corrupt
-from gramloop.shifts.perturbations import PERTURBATIONS, perturb
+from gramloop.shifts.recipes import CORRUPTIONS, EXTRA_CORRUPTIONS, PERTURBATIONS, corrupt, perturb
 
 CORRUPTIONS_BEYOND = {  # the last severity that a rule reaches; 20 stands for without end
     "gaussian_noise": 20,

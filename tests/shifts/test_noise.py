@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from gramloop.shifts.appearance import gaussian_noise, impulse_noise, shot_noise, speckle_noise
 from gramloop.shifts.common import generator
-from gramloop.shifts.noise import gaussian_noise, impulse_noise, shot_noise, speckle_noise
 
 COUNT = 400_000
 

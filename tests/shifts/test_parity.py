@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gramloop.shifts.common import zoom_grid
-from gramloop.shifts.corruptions import corrupt
+from gramloop.shifts.recipes import corrupt
 
 SHAPES = ((120, 160), (97, 131))
 SNOW_ZOOM = (3, 2, 4, 4.5, 2.5)

@@ -5,7 +5,7 @@ import pytest
 from gramloop.errors import GramLoopError
 from gramloop.shifts import weather
 from gramloop.shifts.common import generator
-from gramloop.shifts.corruptions import corrupt
+from gramloop.shifts.recipes import corrupt
 
 TEXTURES = range(6)
 

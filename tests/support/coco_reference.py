@@ -12,11 +12,11 @@ import numpy as np
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from gramloop.metrics.matching import BoxPredictions, GroundTruthBoxes
+from random_boxes import FoundBoxes, TrueBoxes
 
 
 def box_entries(
-    truth: GroundTruthBoxes, predictions: BoxPredictions, first_id: int = 1
+    truth: TrueBoxes, predictions: FoundBoxes, first_id: int = 1
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A COCO file, and results as COCO has them."""
     columns = (truth.image_ids, truth.boxes, truth.labels, truth.areas, truth.crowd)
@@ -68,6 +68,6 @@ def coco_figures(
     return [100 * value if value > -1 else math.nan for value in np.asarray(done.stats[:6]).tolist()]
 
 
-def box_figures(truth: GroundTruthBoxes, predictions: BoxPredictions, first_id: int = 1) -> list[float]:
+def box_figures(truth: TrueBoxes, predictions: FoundBoxes, first_id: int = 1) -> list[float]:
     """`coco_figures` of boxes."""
     return coco_figures(*box_entries(truth, predictions, first_id))

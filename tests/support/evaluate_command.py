@@ -15,7 +15,7 @@ from small_runs import write_scene_set
 MODEL = """
 import os, time
 import numpy as np
-from gramloop.data.scenes.drawing import STUFF, THINGS
+from gramloop.data.scenes import STUFF, THINGS
 
 def make():
     def predict(image):

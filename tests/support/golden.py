@@ -14,6 +14,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from gramloop.models.checkpoint import Shapes, planned_shapes, renamed_plan
+from gramloop.models.detector import DETECTOR_BACKBONE, WindowedDetector
+from gramloop.models.dino import dinov3_file_shapes
+from gramloop.models.mask2former import SEGMENTOR_BACKBONE, SEGMENTOR_PREFIX, Mask2FormerSegmentor
+
 FOLDER = Path(__file__).parents[1] / "golden"
 STATE_DICTS = Path(__file__).parents[1] / "state_dicts"
 
@@ -95,3 +100,18 @@ def released_shapes(name: str) -> dict[str, tuple[int, ...]]:
     return {
         key: tuple(entry[0]) for key, entry in json.loads((STATE_DICTS / f"{name}.json").read_text()).items()
     }
+
+
+def detector_shapes(detector: WindowedDetector) -> Shapes:
+    """Every name with its shape in a released file of the detector that repeats its backbone."""
+    head = {name: tuple(value.shape) for name, value in detector.head.state_dict().items()}
+    inner = dinov3_file_shapes(detector.backbone)
+    return head | {DETECTOR_BACKBONE + name: shape for name, shape in inner.items()}
+
+
+def segmentor_shapes(segmentor: Mask2FormerSegmentor) -> Shapes:
+    """The same of the segmentor."""
+    head = planned_shapes(renamed_plan(segmentor.head))
+    inner = dinov3_file_shapes(segmentor.backbone)
+    shapes = {SEGMENTOR_PREFIX + name: shape for name, shape in head.items()}
+    return shapes | {SEGMENTOR_BACKBONE + name: shape for name, shape in inner.items()}

@@ -94,7 +94,7 @@ NUMBERS = (
     "--images", "--shards", "--workers", "--severity", "--threads", "--pictures", "--short-side", "--jobs", "--prepare", "--batch",
 )  # fmt: skip
 CHOICES = ("--task", "--engine", "--origin", "--format", "--align", "--truth", "--device")
-NAMES = ("--suite", "--condition", "--method", "--model", "--data", "--replay", "--calibration", "--slurm")
+NAMES = ("--suite", "--condition", "--method", "--model", "--data", "--calibration", "--slurm")
 REPLAY = (
     "--replays",
     "--gate",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gramloop.evaluate.engines.local import PRELOADED
+from gramloop.evaluate.engines import PRELOADED
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for orphans in /proc")
 

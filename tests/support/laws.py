@@ -15,11 +15,11 @@ from torch import nn
 from gramloop.data.records import LabelledImage
 from gramloop.data.truth import PixelLabels
 from gramloop.mitigations.base import Mitigation, ViewFunction
-from gramloop.replay.config import ReplayConfig
-from gramloop.replay.cost import Cost, extra_blocks
+from gramloop.replay.config import Cost, ReplayConfig, extra_blocks
 from gramloop.tasks.prediction import Pair, Prediction
 from gramloop.tasks.semantic import Segmentation
-from gramloop.tune.tuning import Target, memory_target
+from gramloop.tune.planning import Target
+from memory_targets import memory_target
 
 DEPTH = 6
 SIDE = 16

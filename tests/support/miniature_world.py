@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from PIL import Image
 
-from golden import make_weight
+from golden import detector_shapes, make_weight, segmentor_shapes
 from gramloop.models.backbone import BackboneShape
 from gramloop.models.detector import DETECTOR_BACKBONE, WindowedDetector
 from gramloop.models.dino import meta_backbone
-from gramloop.models.mask2former import SEGMENTOR_BACKBONE, Mask2FormerSegmentor, Mask2FormerShape
+from gramloop.models.mask2former import SEGMENTOR_BACKBONE, Mask2FormerSegmentor
 from gramloop.models.plain_detr import PlainDetr, PlainDetrConfig
 from gramloop.reproduce import read_recipe
-from gramloop.util.yaml_files import read_yaml
+from gramloop.util.json_files import read_yaml
 from small_sets import coco_content, picture, write_coco
 
 EXEMPLAR = 360325  # the paper's COCO image
@@ -25,26 +25,25 @@ DOMAINS = ("cartoon", "handmake", "painting", "sketch", "tattoo", "weather")  # 
 HEIGHT, WIDTH = 64, 96
 _HEAD_DIM = 16
 _DETECTOR = PlainDetrConfig(256, 32, 8, 1, 32, 1, 32, 8, queries=12)
-_SEGMENTER = Mask2FormerShape(32, hidden=32, queries=10, feedforward=32)
 
 
 def write_weights(folder: Path, blocks: int = 40) -> Path:
-    """Random weights with the released names of files and tensors."""
+    """Random weights with the released names of tensors; names of files end in no digest, which they would not have."""
     folder.mkdir(parents=True, exist_ok=True)
-    recipe = read_recipe("paper")
     shape = BackboneShape(
         blocks, 32, head_dim=_HEAD_DIM, hidden=16, gated=True, qkv_bias=False, local_cls_norm=True
     )
     with torch.device("meta"):
-        detector = WindowedDetector(meta_backbone(shape), PlainDetr(_DETECTOR)).released_shapes()
-        segmenter = Mask2FormerSegmentor(meta_backbone(shape), _SEGMENTER).released_shapes()
+        detector = detector_shapes(WindowedDetector(meta_backbone(shape), PlainDetr(_DETECTOR)))
+        segmentor = Mask2FormerSegmentor(meta_backbone(shape), 32, hidden=32, queries=10, feedforward=32)
+        segmenter = segmentor_shapes(segmentor)
     backbone = _weights({n: s for n, s in detector.items() if n.startswith(DETECTOR_BACKBONE)})
     backbone = {name.removeprefix(DETECTOR_BACKBONE): value for name, value in backbone.items()}
-    torch.save(backbone, folder / recipe.models["detector"].backbone)
+    torch.save(backbone, folder / "backbone.pth")
     head = _weights({n: s for n, s in detector.items() if not n.startswith(DETECTOR_BACKBONE)})
-    torch.save({"model": head}, folder / recipe.models["detector"].head)
+    torch.save({"model": head}, folder / "detector.pth")
     head = _weights({n: s for n, s in segmenter.items() if not n.startswith(SEGMENTOR_BACKBONE)})
-    torch.save(head, folder / recipe.models["segmenter"].head)
+    torch.save(head, folder / "segmenter.pth")
     return folder
 
 
@@ -110,6 +109,8 @@ def small_recipe(
     content: dict[str, Any] = read_yaml(path, "a recipe")
     content["comparable"] = False
     content["printed"] = str(path.with_name("printed.yaml"))
+    for name, model in content["models"].items():
+        model.update(backbone="backbone.pth", head=f"{name}.pth")
     content["models"]["detector"]["sizes"] = {"short_side": 64}
     content["models"]["segmenter"]["sizes"] = {"short_side": 64, "crop": 64, "stride": 48}
     for entry in content["data"].values():

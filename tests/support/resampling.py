@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.metrics.bootstrap import Delta, Weights
-from gramloop.metrics.matching import BoxPredictions, GroundTruthBoxes, image_places
+from random_boxes import FoundBoxes, TrueBoxes
 
 
 def picked_delta(difference: Callable[[NDArray[np.int64]], float]) -> Delta:
@@ -23,16 +23,16 @@ def picked_delta(difference: Callable[[NDArray[np.int64]], float]) -> Delta:
 
 
 def resample(
-    truth: GroundTruthBoxes, detections: BoxPredictions, picks: NDArray[np.int64]
-) -> tuple[GroundTruthBoxes, BoxPredictions]:
+    truth: TrueBoxes, detections: FoundBoxes, picks: NDArray[np.int64]
+) -> tuple[TrueBoxes, FoundBoxes]:
     """A set made of images drawn by position, repeated as often as drawn, numbered by place in the draw."""
     images = np.asarray(truth.images)
     order = np.argsort(images)
-    owners = [order[image_places(each.image_ids, images[order])] for each in (truth, detections)]
+    owners = [order[np.searchsorted(images[order], each.image_ids)] for each in (truth, detections)]
     kept, new_truth = _drawn_rows(owners[0], len(images), picks)
     found, new_found = _drawn_rows(owners[1], len(images), picks)
     return (
-        GroundTruthBoxes(
+        TrueBoxes(
             range(len(picks)),
             truth.categories,
             new_truth,
@@ -41,9 +41,7 @@ def resample(
             truth.areas[kept],
             truth.crowd[kept],
         ),
-        BoxPredictions(
-            new_found, detections.boxes[found], detections.scores[found], detections.labels[found]
-        ),
+        FoundBoxes(new_found, detections.boxes[found], detections.scores[found], detections.labels[found]),
     )
 
 

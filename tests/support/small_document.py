@@ -80,9 +80,8 @@ def small_document() -> Document:
                         ("A note.",),
                         key="scores",
                         caption="In percent.",
-                        compared=("score",),
+                        compared=("score", "gain"),
                         footer=1,
-                        downwards=True,
                     ),
                 ),
                 (

@@ -2,15 +2,10 @@
 
 import torch
 
-from gramloop.data.scenes.files import SCENE_CATEGORIES, THING_NUMBERS
+from gramloop.data.scenes import SCENE_CATEGORIES, THING_NUMBERS
 from gramloop.models.backbone import Backbone, BackboneShape
 from gramloop.models.pmt import PMT, PMTHead, PMTShape
-from gramloop.tasks.mask_segmenters import (
-    InstanceConfig,
-    InstanceSegmenter,
-    PanopticConfig,
-    PanopticSegmenter,
-)
+from gramloop.tasks.released import QueryConfig, QuerySegmenter
 
 SIDE = 64
 THINGS = {number: SCENE_CATEGORIES[number] for number in sorted(THING_NUMBERS)}
@@ -39,11 +34,12 @@ def _model(classes: int, device: torch.device | str) -> PMT:
     return model.requires_grad_(False).to(device)
 
 
-def panoptic(device: torch.device | str = "cpu") -> PanopticSegmenter:
+def panoptic(device: torch.device | str = "cpu") -> QuerySegmenter:
     """Nothing is sure with random weights, so that nothing is asked for."""
-    config = PanopticConfig(SIDE, threshold=0.0, overlap=0.1)
-    return PanopticSegmenter(_model(len(SCENE_CATEGORIES), device), config, SCENE_CATEGORIES, THING_NUMBERS)
+    config = QueryConfig(SIDE, threshold=0.0, overlap=0.1)
+    model = _model(len(SCENE_CATEGORIES), device)
+    return QuerySegmenter(model, "panoptic", config, SCENE_CATEGORIES, THING_NUMBERS)
 
 
-def instances(device: torch.device | str = "cpu") -> InstanceSegmenter:
-    return InstanceSegmenter(_model(len(THINGS), device), InstanceConfig(SIDE, 20), THINGS)
+def instances(device: torch.device | str = "cpu") -> QuerySegmenter:
+    return QuerySegmenter(_model(len(THINGS), device), "instance", QueryConfig(SIDE, keep=20), THINGS)

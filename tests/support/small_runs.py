@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gramloop.data.scenes.drawing import STUFF, THINGS
-from gramloop.data.scenes.files import SceneFiles, write_scenes
+from gramloop.data.scenes import STUFF, THINGS, SceneFiles, write_scenes
 from gramloop.evaluate.engines import Job
 from gramloop.evaluate.plan import DataSource, Plan
 from gramloop.evaluate.planning import Request, make_plan
@@ -15,9 +14,9 @@ from gramloop.evaluate.provenance import plan_workload
 from gramloop.evaluate.rows import MethodRows
 from gramloop.evaluate.runner import Finished, Runner
 from gramloop.evaluate.store import Store, read_condition
-from gramloop.models.backbone import Backbone, BackboneShape
-from gramloop.models.heads import LinearHead
-from gramloop.models.tiny import DenseDetectConfig, DenseDetectHead, TinyModel, save_tiny
+from gramloop.models.backbone import Backbone, BackboneShape, LinearHead
+from gramloop.models.tiny import DenseDetectConfig, DenseDetectHead, TinyModel
+from tiny_model import save_tiny
 
 SIDE = 64
 SHAPE = BackboneShape(

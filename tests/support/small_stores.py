@@ -9,19 +9,23 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from gramloop.data.truth import Instances
 from gramloop.evaluate.methods import BASELINE, Method, parse_method, prediction_calls
 from gramloop.evaluate.plan import DataSource, Plan, PlannedModel
 from gramloop.evaluate.rows import Facts, Failure, unit_schema
 from gramloop.evaluate.store import Store, open_folder
+from gramloop.mitigations.stack import Replay
 from gramloop.replay.config import ReplayConfig
+from gramloop.tasks.base import Categories, get_task
+from gramloop.tasks.detection import Detection
 
 GATED = ReplayConfig((3, 4))
 METHODS = {
-    BASELINE: None,
-    "gramloop": GATED,
-    "gramloop-raw": ReplayConfig((3, 4), gate="none"),
-    "gramloop-matched": ReplayConfig((3, 4), gate="uniform", strength="matched"),
-    "loop-loop": ReplayConfig((3, 4), gate_at="end"),
+    BASELINE: (),
+    "gramloop": (Replay(GATED),),
+    "gramloop-raw": (Replay(ReplayConfig((3, 4), gate="none")),),
+    "gramloop-matched": (Replay(ReplayConfig((3, 4), gate="uniform", strength="matched")),),
+    "loop-loop": (Replay(ReplayConfig((3, 4), gate_at="end")),),
 }
 CLASSES = {0: "sky", 1: "grass", 2: "road_way"}
 THINGS = {3: "cat", 7: "dog"}
@@ -95,7 +99,7 @@ def facts(plan: Plan, method: Method, images: int) -> Facts:
     call = next(each for each in calls if method in each)
     other = next((each.name for each in call if each != method), "")
     wall = (2.0 * len(calls) + 0.5) * images
-    return Facts(2.0 * images * (method == call[-1]), other, 0, wall, 10**9 + images, "cpu", "here")
+    return Facts(2.0 * images * (method == call[-1]), other, wall, 10**9 + images, "cpu", "here")
 
 
 def pixels(condition: str, method: str, position: int) -> dict[str, Any]:
@@ -117,18 +121,12 @@ def pixels(condition: str, method: str, position: int) -> dict[str, Any]:
 
 def boxes(condition: str, method: str, position: int) -> dict[str, Any]:
     """One cat in every image and one dog in every second; the replay finds cats that the baseline misses."""
-    truth = [[10, 10, 40, 40, 3], [60, 60, 40, 40, 7]][: 1 + position % 2]
-    found = [[10, 10, 50, 50, 3, 0.9], [60, 60, 100, 100, 7, 0.8]][: 1 + position % 2]
+    count = 1 + position % 2
+    sizes = np.array([[10.0, 10, 40, 40], [60, 60, 40, 40]])[:count]
+    corners, labels = np.array([[10, 10, 50, 50], [60, 60, 100, 100]])[:count], np.array([3, 7])[:count]
     if method == BASELINE and position % 3 == 0:
-        found[0][:4] = [200, 200, 240, 240]
-    return {
-        "boxes": np.ravel([row[:4] for row in found]),
-        "scores": [row[5] for row in found],
-        "labels": [row[4] for row in found],
-        "truth_boxes": np.ravel([row[:4] for row in truth]).astype(float),
-        "truth_labels": [row[4] for row in truth],
-        "truth_areas": [1600.0] * len(truth),
-        "truth_crowd": [False] * len(truth),
-        "drift": [],
-        "gate": [],
-    }
+        corners[0] = [200, 200, 240, 240]
+    truth = Instances(labels, sizes, labels, np.full(count, 1600.0), np.zeros(count, np.bool_))
+    found = Detection(corners.astype(np.float32), np.float32([0.9, 0.8])[:count], labels)
+    row = get_task("detection").statistics(found, truth, Categories(THINGS))
+    return {**row, "drift": [], "gate": []}

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 import gramloop
 from dense_library_models import Called
 from gramloop import Adaptive, ReplayConfig
-from gramloop.replay.trace import Trace
+from gramloop.replay.gram import Trace
 from gramloop.tasks import Depth, Detection, InstanceMasks, Panoptic, Prediction, Predictor, Segmentation
-from gramloop.tasks.predictor import before_renumbering
 from library_models import build, outputs
 from stand_in_gpu import determined, stand_in_gpu
 from stand_in_mps import stand_in_mps
@@ -54,9 +53,9 @@ def seen(model: nn.Module, x: Tensor, settings: dict[str, Any]) -> list[Tensor]:
     config = ReplayConfig(window=(2, 3), **settings)
     with gramloop.attached(model, config, trace=True, keep=[1, 5]) as loop:
         found = outputs(model, x)
-        maps = [getattr(trace, field.name) for trace in loop.traces for field in fields(Trace)]
+        maps = [getattr(loop.trace, field.name) for field in fields(Trace)]
         maps += loop.baseline.values()
-        assert all(str(trace) for trace in loop.traces)
+        assert str(loop.trace)
     flat = [each for one in maps for each in (one if isinstance(one, list) else [one])]
     return [each.cpu() for each in (*found, *flat) if isinstance(each, Tensor)]
 
@@ -105,16 +104,15 @@ def everything(predictor: Predictor[Prediction]) -> list[np.ndarray]:
     found = [predictor.predict(PIXELS)]
     if predictor.blocks:
         pair = predictor.predict(PIXELS, REPLAY, paired=True, trace=True)
-        found += [predictor.predict(PIXELS, REPLAY), pair.ordinary, pair.replayed]
+        found += [predictor.predict(PIXELS, REPLAY), pair.baseline, pair.replayed]
         assert pair.replayed.trace is not None
     return [each for one in found for each in parts(one)]
 
 
 def in_float32(predictor: Predictor[Prediction]) -> Predictor[Prediction]:
     """On a GPU blocks run under autocast, unless told otherwise."""
-    inner = before_renumbering(predictor)
-    if hasattr(inner, "backbone"):
-        inner.backbone.autocast_on = ()
+    if hasattr(predictor, "backbone"):
+        predictor.backbone.autocast_on = ()
     return predictor
 
 

@@ -9,9 +9,10 @@ from gramloop.data.truth import Instances
 from gramloop.tasks.base import Categories
 from gramloop.tasks.detection import Detection, DetectionTask, recovered_boxes, sure_boxes
 from gramloop.tasks.prediction import DrawStyle
-from gramloop.util.plotting import BLUE, GREEN, ORANGE, PLUM, RED
+from gramloop.util.plotting import GAINED, LOST
 
 CAT, DOG = 1, 2
+CATEGORIES = Categories({CAT: "cat", DOG: "dog"})
 
 TASK = DetectionTask()
 
@@ -88,17 +89,14 @@ def test_sure_boxes_come_by_falling_score_and_truth_stays():
     assert len(sure_boxes(annotated(((0, 0, 1, 1), CAT)), 0.4).scores) == 1
 
 
-def test_colours_of_a_gain_a_loss_and_false_boxes():
+def test_objects_that_one_method_alone_finds():
     a, b, c = (0, 0, 10, 10), (20, 0, 30, 10), (40, 0, 50, 10)
     truth = annotated((a, CAT), (b, CAT), (c, DOG))
-    baseline = found((a, 0.9, CAT), (b, 0.8, CAT), ((60, 0, 70, 10), 0.7, DOG), ((80, 0, 90, 10), 0.6, CAT))
-    method = found((a, 0.9, CAT), (c, 0.8, DOG), ((60, 0, 70, 10), 0.5, DOG), ((0, 50, 9, 60), 0.5, DOG))
+    baseline = found((a, 0.9, CAT), (b, 0.8, CAT), ((60, 0, 70, 10), 0.7, DOG))
+    method = found((a, 0.9, CAT), (c, 0.8, DOG), (b, 0.3, CAT))  # the last is too weak to be shown
     changes = TASK.changes(baseline, method, truth, DrawStyle(threshold=0.4))
-    # the false dog that both have is neither gained nor false in one only
-    assert changes.colours == ([BLUE, PLUM, BLUE, RED], [ORANGE, GREEN, ORANGE, RED])
-    assert changes.text.startswith("of 3 annotated objects 1 gained and 1 lost; 1 false boxes")
-    alone = TASK.changes(baseline, method, None, DrawStyle(threshold=0.4))
-    assert alone.colours == ([BLUE, ORANGE, BLUE, ORANGE], [BLUE, ORANGE, BLUE, ORANGE])
+    assert [(tuple(box), colour) for box, colour in changes.boxes] == [(b, LOST), (c, GAINED)]
+    assert changes.text == "of 3 objects 2 are found before and 2 after"
 
 
 def row(predictions, truth):
@@ -109,14 +107,12 @@ def row(predictions, truth):
         np.ones(len(truth.scores)),
         np.zeros(len(truth.scores), bool),
     )
-    return TASK.statistics(predictions, objects, Categories({CAT: "cat", DOG: "dog"}))
+    return TASK.statistics(predictions, objects, CATEGORIES)
 
 
-def test_an_image_is_scored_by_f1_of_the_boxes_that_are_shown():
-    assert TASK.image_score(row(found(), annotated())) == 100.0
-    assert TASK.image_score(row(found(), annotated(((0, 0, 1, 1), CAT)))) == 0.0
-    truth = annotated(
-        ((0, 0, 10, 10), CAT), ((20, 0, 30, 10), CAT)
-    )  # one is found, one missed, one box false
-    predictions = found(((0, 0, 10, 10), 0.9, CAT), ((50, 0, 60, 10), 0.9, CAT), ((20, 0, 30, 10), 0.3, CAT))
-    assert TASK.image_score(row(predictions, truth)) == pytest.approx(100 * 2 * 1 / (2 + 2))
+def test_an_image_is_scored_by_its_own_average_precision():
+    assert np.isnan(TASK.image_score(row(found(), annotated()), CATEGORIES))
+    assert TASK.image_score(row(found(), annotated(((0, 0, 1, 1), CAT))), CATEGORIES) == 0.0
+    truth = annotated(((0, 0, 10, 10), CAT), ((20, 0, 30, 10), DOG))  # the first is found, the other missed
+    predictions = found(((0, 0, 10, 10), 0.9, CAT), ((50, 0, 60, 10), 0.9, DOG))
+    assert TASK.image_score(row(predictions, truth), CATEGORIES) == pytest.approx(50.0)

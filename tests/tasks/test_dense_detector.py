@@ -7,7 +7,7 @@ import torch
 from gramloop import GramLoopError, ReplayConfig, cost, counting
 from gramloop.models.backbone import Backbone, BackboneShape
 from gramloop.models.tiny import DenseDetectConfig, DenseDetectHead
-from gramloop.tasks.detectors import DenseDetector
+from gramloop.tasks.released import DenseDetector
 
 REPLAY = ReplayConfig(window=(1, 2))
 
@@ -50,9 +50,9 @@ def test_a_pair_is_two_separate_predictions_and_executes_what_the_formula_says(d
     with counting(detector.backbone.blocks) as counter:
         pair = detector.predict(image, REPLAY, paired=True)
     assert counter.blocks == pair.blocks == cost(4, (1, 2)).blocks
-    assert same(pair.ordinary, detector.predict(image))
+    assert same(pair.baseline, detector.predict(image))
     assert same(pair.replayed, detector.predict(image, REPLAY))
-    assert not same(pair.ordinary, pair.replayed)
+    assert not same(pair.baseline, pair.replayed)
     assert pair.replayed.trace.gate.shape == (2, 6, 8)
 
 

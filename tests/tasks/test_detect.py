@@ -10,9 +10,9 @@ from PIL import Image
 from golden import load_golden
 from gramloop import GramLoopError, ReplayConfig, attached, cost, counting
 from gramloop.models.detector import DETECTOR_BACKBONE, pad_batch
-from gramloop.tasks.detectors import DetectConfig, Detector, input_size
 from gramloop.tasks.images import WEB
 from gramloop.tasks.loading import load_head
+from gramloop.tasks.released import DetectConfig, Detector, input_size
 
 REPLAY = ReplayConfig(window=(3, 4))
 
@@ -109,13 +109,13 @@ def test_scaling_back_follows_each_side_on_its_own(detector):
 )
 def test_a_paired_prediction_is_two_predictions_bit_by_bit(detector, picture, replay):
     both = detector.predict(picture, replay, paired=True)
-    assert same(both.ordinary, detector.predict(picture))
+    assert same(both.baseline, detector.predict(picture))
     assert same(both.replayed, detector.predict(picture, replay))
 
 
 def test_a_replay_changes_the_detections(detector, picture):
     both = detector.predict(picture, REPLAY, paired=True)
-    assert not same(both.ordinary, both.replayed)
+    assert not same(both.baseline, both.replayed)
 
 
 def test_a_paired_prediction_executes_the_blocks_of_the_formula(detector, picture):
@@ -124,7 +124,7 @@ def test_a_paired_prediction_executes_the_blocks_of_the_formula(detector, pictur
         both = detector.predict(picture, REPLAY, paired=True)
     assert both.blocks == cost(8, (3, 4), 2).blocks
     assert counter.blocks == views * both.blocks
-    assert both.ordinary.blocks == 8
+    assert both.baseline.blocks == 8
 
 
 def test_the_trace_is_what_the_replay_measures_in_each_view(detector, picture):
@@ -181,7 +181,7 @@ def test_padding_is_hidden_from_the_replay_in_every_window(detector):
         assert torch.equal(torch.from_numpy(each.replayed.trace.gate[0]), gate[index, :rows, :columns])
         assert (each.replayed.trace.gate > 0).all()
     alone = detector.predict_batch([wide, tall])
-    assert all(same(one.ordinary, other) for one, other in zip(found, alone, strict=True))
+    assert all(same(one.baseline, other) for one, other in zip(found, alone, strict=True))
 
 
 @pytest.mark.parametrize(

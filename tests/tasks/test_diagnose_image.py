@@ -5,11 +5,12 @@ import pytest
 import torch
 
 import gramloop
-from gramloop.data.scenes.drawing import scene
+from gramloop.data.scenes import scene
 from gramloop.errors import GramLoopError
-from gramloop.models.tiny import load_tiny, normalise, suggested_replay
+from gramloop.models.tiny import load_tiny, suggested_replay
 from gramloop.tasks.diagnosis import diagnose, diagnose_prediction, spread
 from gramloop.tasks.semantic import SegmentConfig, Segmenter
+from tiny_model import normalise
 
 REPLAY = gramloop.ReplayConfig(window=(8, 9), replays=2)
 

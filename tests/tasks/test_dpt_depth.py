@@ -58,20 +58,20 @@ def test_depth_plain_replayed_paired_odd_and_flipped_is_the_reference(files, val
     image = np.zeros((96, 128, 3), np.uint8)  # of the reference's size; the tensor stands in for its pixels
     plain = looked_at(files, values["x"])
     pair = plain.predict(image, REPLAY, paired=True)
-    assert np.abs(pair.ordinary.values - values["depth"][0, 0].numpy()).max() <= DEPTH
+    assert np.abs(pair.baseline.values - values["depth"][0, 0].numpy()).max() <= DEPTH
     assert np.abs(pair.replayed.values - values["gramloop.depth"][0, 0].numpy()).max() <= DEPTH
     assert pair.blocks == 8 + 2 * (2 + 3) + 3
     gates = pair.replayed.trace.gate[:, ::16, ::16].reshape(2, -1)
     assert np.abs(gates - np.stack([values[f"gramloop.gate.{k}"][0].numpy() for k in (1, 2)])).max() <= 1e-5
-    assert np.array_equal(plain.predict(image).values, pair.ordinary.values)
+    assert np.array_equal(plain.predict(image).values, pair.baseline.values)
     assert np.array_equal(plain.predict(image, REPLAY).values, pair.replayed.values)
     odd = looked_at(files, values["odd.x"]).predict(image)
     assert np.abs(odd.values - values["odd.depth"][0, 0].numpy()).max() <= DEPTH
     flipped = looked_at(files, values["x"], flip=True)
     assert np.abs(flipped.predict(image).values - values["flip.depth"][0, 0].numpy()).max() <= DEPTH
     replayed = flipped.predict(image, REPLAY, paired=True)
-    assert np.array_equal(replayed.ordinary.values, flipped.predict(image).values)
-    assert not np.array_equal(replayed.ordinary.values, replayed.replayed.values)
+    assert np.array_equal(replayed.baseline.values, flipped.predict(image).values)
+    assert not np.array_equal(replayed.baseline.values, replayed.replayed.values)
 
 
 def test_the_protocol_of_nyu_gives_the_reference_scores(files, values, tmp_path):
@@ -103,7 +103,7 @@ def test_depth_has_the_size_of_the_image(files, size, padded):
     image = rng.integers(0, 256, (*size, 3), dtype=np.uint8)
     made = estimator(files, padded=padded)
     pair = made.predict(image, REPLAY, paired=True)
-    assert pair.ordinary.values.shape == pair.replayed.values.shape == size
+    assert pair.baseline.values.shape == pair.replayed.values.shape == size
     assert made.resized(image).shape[-2:] != size
     if not padded:
         assert all(side % 32 == 0 for side in made.resized(image).shape[-2:])

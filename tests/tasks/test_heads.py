@@ -8,20 +8,19 @@ import torch
 from golden import load_golden, released_shapes, write_golden_depther, write_golden_pmt
 from gramloop import GramLoopError
 from gramloop.models import LinearHead
-from gramloop.models.heads import head_classes, head_kind
+from gramloop.models.checkpoint import head_classes, head_kind
 from gramloop.tasks import (
     Detector,
     DptDepthEstimator,
-    InstanceSegmenter,
-    PanopticSegmenter,
+    QuerySegmenter,
     Segmenter,
     load_predictor,
 )
 from gramloop.tasks.loading import head_task
 
 PMT = {
-    "pmt_small_coco_panoptic": ("panoptic", PanopticSegmenter, "dinov3_vits16"),
-    "pmt_large_coco_instance": ("instance", InstanceSegmenter, "dinov3_vitl16"),
+    "pmt_small_coco_panoptic": ("panoptic", QuerySegmenter, "dinov3_vits16"),
+    "pmt_large_coco_instance": ("instance", QuerySegmenter, "dinov3_vitl16"),
     "pmt_large_ade20k_semantic": ("semantic", Segmenter, "dinov3_vitl16"),
 }
 
@@ -62,10 +61,10 @@ def test_the_size_of_training_is_taken_from_the_name(tmp_path):
     folder.mkdir()
     files = {"head": str(released("pmt_large_coco_panoptic", folder / "pytorch_model.bin"))}
     files["backbone"] = str(backbone)
-    assert load_predictor(None, files, device="meta").side == 1280
-    assert load_predictor(None, files, {"side": 640}, device="meta").side == 640
+    assert load_predictor(None, files, device="meta").config.side == 1280
+    assert load_predictor(None, files, {"side": 640}, device="meta").config.side == 640
     plain = {**files, "head": str(released("pmt_large_coco_panoptic", tmp_path / "pytorch_model.bin"))}
-    assert load_predictor(None, plain, device="meta").side == 640
+    assert load_predictor(None, plain, device="meta").config.side == 640
 
 
 def test_meta_s_heads_and_linear_ones_are_told_apart(tmp_path):
@@ -100,7 +99,9 @@ def test_what_cannot_be_is_told_in_one_sentence(tmp_path):
         load_predictor("instance", {"head": head})
     with pytest.raises(GramLoopError, match="which of the 7 classes of this head are things is not known"):
         load_predictor("panoptic", files)
-    with pytest.raises(GramLoopError, match="has no setting short_side; its settings are side, keep"):
+    with pytest.raises(
+        GramLoopError, match="has no setting short_side; its settings are side, threshold, overlap, keep"
+    ):
         load_predictor("instance", files, {"short_side": 64})
     with pytest.raises(GramLoopError, match="holds none of the supported heads"):
         load_predictor(None, {"head": backbone})

@@ -15,10 +15,10 @@ from gramloop.models import PMT, PMTHead, PMTShape, load_pmt
 from gramloop.models.backbone import BackboneShape
 from gramloop.models.dino import meta_backbone
 from gramloop.replay.attach import attached
-from gramloop.tasks import InstanceSegmenter, PanopticSegmenter, Segmenter
+from gramloop.tasks import QueryConfig, QuerySegmenter, Segmenter
 from gramloop.tasks.class_names import COCO, COCO_PANOPTIC
 from gramloop.tasks.images import to_tensor
-from gramloop.tasks.mask_segmenters import InstanceConfig, Masks, PanopticConfig, merged_segments
+from gramloop.tasks.released import Masks, merged_segments
 from gramloop.tasks.semantic import SegmentConfig, even_windows
 
 SCORES = 2e-5  # suggested with the numbers: three times the error of a second implementation
@@ -42,14 +42,14 @@ def model(tmp_path_factory):
 @pytest.fixture(scope="module")
 def panoptic(model):
     found = load_golden("pmt").config["protocol"]["panoptic"]
-    config = PanopticConfig(64, found["mask_thresh"], found["overlap_thresh"])
-    return PanopticSegmenter(model, config, CLASSES, THINGS)
+    config = QueryConfig(64, found["mask_thresh"], found["overlap_thresh"])
+    return QuerySegmenter(model, "panoptic", config, CLASSES, THINGS)
 
 
 @pytest.fixture(scope="module")
 def instance(model):
     keep = load_golden("pmt").config["protocol"]["instance_top_k"]
-    return InstanceSegmenter(model, InstanceConfig(64, keep), CLASSES)
+    return QuerySegmenter(model, "instance", QueryConfig(64, keep=keep), CLASSES)
 
 
 def image(values, name):
@@ -110,14 +110,14 @@ def test_a_padded_image_its_logits_and_segments_are_the_reference(index, panopti
 def test_post_processing_is_the_reference_to_the_pixel(values):
     masks, logits = values["post.mask_logits"], values["post.class_logits"][0]
     given = Masks(tuple(masks.shape[1:]), lambda chosen: masks[chosen], masks[0].numel())
-    found = merged_segments(logits, given, range(7), range(4), PanopticConfig())
+    found = merged_segments(logits, given, range(7), range(4), QueryConfig())
     classes = [info.category for info in found.infos]
     kinds = np.array([*classes, 7])[found.segments - 1]
     expected = values["post.panoptic"].numpy()
     assert np.array_equal(np.stack([kinds, found.segments - 1], -1), expected)
     assert len(set(classes)) < len(classes)  # several things of a class
     one_by_one = Masks(given.size, given.of, 1 << 30)  # so large that no two fit into memory
-    again = merged_segments(logits, one_by_one, range(7), range(4), PanopticConfig())
+    again = merged_segments(logits, one_by_one, range(7), range(4), QueryConfig())
     assert np.array_equal(again.segments, found.segments)
     scores = torch.einsum("qc,qhw->chw", logits.softmax(-1)[:, :-1], masks.sigmoid())
     assert (scores - values["post.semantic"]).abs().max() <= SCORES
@@ -143,11 +143,11 @@ def test_a_pair_is_two_predictions_for_the_price_of_the_replay(task, panoptic, i
     pixels = image(values, "panoptic.image.0")
     pair = predictor.predict(pixels, REPLAY, paired=True)
     plain, replayed = predictor.predict(pixels), predictor.predict(pixels, REPLAY)
-    assert (plain.blocks, pair.ordinary.blocks) == (8, 8)
+    assert (plain.blocks, pair.baseline.blocks) == (8, 8)
     assert pair.blocks == predictor.cost(REPLAY, paired=True).blocks == 8 + 2 * (2 + 3) + 3
     parts = ("segments", "infos") if task == "panoptic" else ("masks", "scores", "labels", "boxes")
     for part in parts:
-        for one, other in ((pair.ordinary, plain), (pair.replayed, replayed)):
+        for one, other in ((pair.baseline, plain), (pair.replayed, replayed)):
             assert np.array_equal(getattr(one, part), getattr(other, part))
     assert any(not np.array_equal(getattr(plain, part), getattr(replayed, part)) for part in parts)
 
@@ -187,8 +187,8 @@ def test_bfloat16_weights_predict_in_float32_from_the_logits_on(task, tmp_path, 
     backbone, head = write_golden_pmt(tmp_path)
     model = load_pmt(head, backbone)
     make = {
-        "panoptic": lambda: PanopticSegmenter(model, PanopticConfig(64, 0.35, 0.3), CLASSES, THINGS),
-        "instance": lambda: InstanceSegmenter(model, InstanceConfig(64, 15), CLASSES),
+        "panoptic": lambda: QuerySegmenter(model, "panoptic", QueryConfig(64, 0.35, 0.3), CLASSES, THINGS),
+        "instance": lambda: QuerySegmenter(model, "instance", QueryConfig(64, keep=15), CLASSES),
         "semantic": lambda: Segmenter(model, SegmentConfig("even", short_side=64, scores=True)),
     }
     pixels = image(values, "panoptic.image.0")
@@ -197,9 +197,9 @@ def test_bfloat16_weights_predict_in_float32_from_the_logits_on(task, tmp_path, 
     pair = make[task]().predict(pixels, REPLAY, paired=True)
     assert pair.blocks == 21
     if task == "panoptic":
-        assert np.mean(pair.ordinary.segments != exact.segments) < 0.1
+        assert np.mean(pair.baseline.segments != exact.segments) < 0.1
     else:
-        found = pair.ordinary.scores
+        found = pair.baseline.scores
         assert found.dtype == np.float32
         assert (
             np.abs(np.sort(found, None) - np.sort(exact.scores, None)).max() < 0.02
@@ -212,21 +212,21 @@ def small(classes):
 
 
 def test_classes_are_cocos_where_there_are_as_many():
-    panoptic = PanopticSegmenter(small(133))
+    panoptic = QuerySegmenter(small(133), "panoptic")
     assert panoptic.classes == COCO_PANOPTIC
     assert panoptic.things == frozenset(COCO)
     assert list(panoptic.classes)[80] == 92
-    assert InstanceSegmenter(small(80)).classes == COCO
-    assert PanopticSegmenter(small(80)).things == frozenset(COCO)
-    assert list(InstanceSegmenter(small(5)).classes) == [1, 2, 3, 4, 5]
+    assert QuerySegmenter(small(80), "instance").classes == COCO
+    assert QuerySegmenter(small(80), "panoptic").things == frozenset(COCO)
+    assert list(QuerySegmenter(small(5), "instance").classes) == [1, 2, 3, 4, 5]
 
 
 def test_what_cannot_be_is_told_in_one_sentence():
     with pytest.raises(GramLoopError, match="which of the 5 classes of this head are things is not known"):
-        PanopticSegmenter(small(5))
+        QuerySegmenter(small(5), "panoptic")
     with pytest.raises(GramLoopError, match="3 classes were given for a head of 5"):
-        InstanceSegmenter(small(5), classes={1: "a", 2: "b", 3: "c"})
+        QuerySegmenter(small(5), "instance", classes={1: "a", 2: "b", 3: "c"})
     with pytest.raises(GramLoopError, match="a multiple of 16, not 100"):
-        InstanceSegmenter(small(5), InstanceConfig(100))
+        QuerySegmenter(small(5), "instance", QueryConfig(100))
     with pytest.raises(GramLoopError, match="has things and stuff"):
-        InstanceSegmenter(small(133))
+        QuerySegmenter(small(133), "instance")

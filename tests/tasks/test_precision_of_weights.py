@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gramloop.data.scenes.files import SceneFiles, draw_scenes
+from gramloop.data.scenes import SceneFiles, draw_scenes
 from gramloop.errors import GramLoopError
 from gramloop.models.tiny import WEIGHTS
 from gramloop.replay.attach import attached
@@ -39,7 +39,7 @@ def test_only_the_backbone_is_rounded(task):
 
 def test_a_rounded_backbone_segments_almost_alike(scene):
     exact, rounded = (each.predict(scene, REPLAY, paired=True) for each in both("semantic"))
-    for version in ("ordinary", "replayed"):
+    for version in ("baseline", "replayed"):
         same = getattr(exact, version).labels == getattr(rounded, version).labels
         assert 0.97 < same.mean() <= 1.0  # three digits leave borders in doubt, and nothing else
     assert rounded.replayed.trace is not None

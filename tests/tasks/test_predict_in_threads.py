@@ -15,11 +15,11 @@ import torch
 
 from golden import load_golden
 from gramloop import ReplayConfig
+from gramloop.models.backbone import LinearHead, LinearSegmentor
 from gramloop.models.detector import DETECTOR_BACKBONE
 from gramloop.models.dino import load_backbone
-from gramloop.models.heads import LinearHead, LinearSegmentor
-from gramloop.tasks.detectors import DetectConfig
 from gramloop.tasks.loading import load_head
+from gramloop.tasks.released import DetectConfig
 from gramloop.tasks.semantic import SegmentConfig, Segmenter
 
 

@@ -12,15 +12,16 @@ from gramloop import Adaptive, Cost, GramLoopError, ReplayConfig, counting
 from gramloop.evaluate.methods import Method
 from gramloop.evaluate.plan import Workload
 from gramloop.evaluate.runner import Runner
+from gramloop.mitigations.stack import Replay
 from gramloop.models.detector import DETECTOR_BACKBONE
 from gramloop.models.tiny import load_tiny
 from gramloop.tasks.base import Categories, get_task
 from gramloop.tasks.class_names import COCO
 from gramloop.tasks.detection import Detection
-from gramloop.tasks.detectors import DenseDetector, DetectConfig
 from gramloop.tasks.loading import load_head
 from gramloop.tasks.prediction import Pair
 from gramloop.tasks.predictor import Predictor, check_replay
+from gramloop.tasks.released import DenseDetector, DetectConfig
 from gramloop.tasks.semantic import Segmentation, SegmentConfig, Segmenter
 
 REPLAYS = {
@@ -75,7 +76,7 @@ def test_predictors_are_predictors(predictor, image):
     assert isinstance(found, kind)
     pair = predictor.predict(image, REPLAYS["method"], paired=True)
     assert isinstance(pair, Pair)
-    assert isinstance(pair.ordinary, kind)
+    assert isinstance(pair.baseline, kind)
     assert isinstance(pair.replayed, kind)
     assert set(np.unique(found.labels)) <= set(predictor.classes)
     assert predictor.host.blocks == tuple(predictor.blocks)
@@ -150,7 +151,7 @@ class Mirrored:
     def predict(self, image, replay=None, paired=False, *, trace=None):
         found = self.inner.predict(image[:, ::-1].copy(), replay, paired=paired, trace=trace)
         turn = lambda one: replace(one, labels=one.labels[:, ::-1])  # noqa: E731
-        return Pair(turn(found.ordinary), turn(found.replayed)) if paired else turn(found)
+        return Pair(turn(found.baseline), turn(found.replayed)) if paired else turn(found)
 
 
 def predicted(predictor, pixels, methods):
@@ -163,7 +164,7 @@ def predicted(predictor, pixels, methods):
 def test_a_predictor_around_another_is_evaluated_like_it(predictors, image):
     around, methods = (
         Mirrored(predictors["segmenter"]),
-        [Method("baseline"), Method("late", REPLAYS["method"])],
+        [Method("baseline"), Method("late", (Replay(REPLAYS["method"]),))],
     )
     assert isinstance(around, Predictor)
     found = predicted(around, image, methods)

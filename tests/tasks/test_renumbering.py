@@ -7,7 +7,8 @@ import pytest
 
 from gramloop import GramLoopError
 from gramloop.tasks import FunctionPredictor, InstanceMasks, Panoptic, Segment
-from gramloop.tasks.predictor import numbered_as
+from gramloop.tasks.base import task_of
+from gramloop.tasks.predictor import class_numbers
 
 PIXELS = np.zeros((4, 4, 3), np.uint8)
 
@@ -20,24 +21,27 @@ def quarters(image):
     return np.kron([[0, 1], [2, 1]], np.ones((2, 2), int))
 
 
+def renumbered(predictor, categories):
+    found = predictor.predict(PIXELS)
+    return task_of(found).renumber(found, class_numbers(predictor.classes, categories))
+
+
 def test_boxes_follow_names_and_others_are_left_out() -> None:
-    found = numbered_as(
-        FunctionPredictor(boxes, "detection", ["person", "car", "kite"]), {1: "Car", 18: "person"}
-    )
-    assert found.classes == {18: "person", 1: "car"}
-    assert found.predict(PIXELS).labels.tolist() == [18, 1]
+    mine = FunctionPredictor(boxes, "detection", ["person", "car", "kite"])
+    assert class_numbers(mine.classes, {1: "Car", 18: "person"}) == {0: 18, 1: 1}
+    assert renumbered(mine, {1: "Car", 18: "person"}).labels.tolist() == [18, 1]
 
 
 def test_labels_follow_names() -> None:
     mine = FunctionPredictor(quarters, "semantic", ["traffic light", "road", "sky"])
-    found = numbered_as(mine, {0: "sky", 1: "traffic_light", 2: "Road"})
-    assert found.predict(PIXELS).labels[[0, 0, 2], [0, 2, 0]].tolist() == [1, 2, 0]
+    found = renumbered(mine, {0: "sky", 1: "traffic_light", 2: "Road"})
+    assert found.labels[[0, 0, 2], [0, 2, 0]].tolist() == [1, 2, 0]
 
 
 @pytest.mark.parametrize("names", [["LABEL_0", "LABEL_1", "LABEL_2"], ["sky", "road", "car"], None])
 def test_numbers_stay_where_names_say_nothing_else(names: list[str] | None) -> None:
     mine = FunctionPredictor(boxes, "detection", names)
-    assert numbered_as(mine, {0: "sky", 1: "road", 2: "car"}) is mine
+    assert not class_numbers(mine.classes, {0: "sky", 1: "road", 2: "car"})
 
 
 def test_a_name_that_the_model_lacks_is_told() -> None:
@@ -45,7 +49,7 @@ def test_a_name_that_the_model_lacks_is_told() -> None:
     with pytest.raises(
         GramLoopError, match="lists 'zebra', which the model has no class for, although it knows 'car'"
     ):
-        numbered_as(mine, {1: "zebra", 2: "car"})
+        class_numbers(mine.classes, {1: "zebra", 2: "car"})
 
 
 def test_segments_and_masks_follow_names_and_others_become_void() -> None:
@@ -53,13 +57,13 @@ def test_segments_and_masks_follow_names_and_others_become_void() -> None:
     infos = (Segment(1, 1, True, 0.9), Segment(2, 2, False, 0.8))
     mine = FunctionPredictor(lambda image: Panoptic(ids, infos), classes={1: "car", 2: "sky"})
     assert mine.task == "panoptic"
-    found = numbered_as(mine, {3: "car"}).predict(PIXELS)
+    found = renumbered(mine, {3: "car"})
     assert found.infos == (Segment(1, 3, True, 0.9),)
     assert np.array_equal(found.segments, ids == 1)
 
     masks = np.stack([ids == 1, ids == 2])
     many = InstanceMasks.from_masks(masks, np.array([0.2, 0.7]), np.array([1, 2]))
     own = FunctionPredictor(lambda image: many, classes={1: "car", 2: "sky"})
-    kept = numbered_as(own, {3: "car"}).predict(PIXELS)
+    kept = renumbered(own, {3: "car"})
     assert (own.task, kept.labels.tolist(), kept.scores.tolist()) == ("instance", [3], [np.float32(0.2)])
     assert np.array_equal(kept.mask(0), masks[0])

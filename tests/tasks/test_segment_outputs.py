@@ -19,12 +19,12 @@ from pycocotools.coco import COCO
 
 from gramloop.cli import main
 from gramloop.data.coco import open_panoptic
-from gramloop.data.scenes.drawing import CLASSES, scene
+from gramloop.data.scenes import CLASSES, scene
 from gramloop.data.truth import decode_mask, read_segment_map
 from gramloop.tasks.base import task_of
-from gramloop.tasks.instance import InstanceMasks
-from gramloop.tasks.panoptic import Panoptic, Segment
-from gramloop.tasks.prediction import draw_prediction
+from gramloop.tasks.prediction import draw_predictions
+from gramloop.tasks.segments import InstanceMasks, Panoptic, Segment
+from gramloop.util.plotting import CaptionedFigure
 
 MODELS = Path(__file__).parents[1] / "support" / "small_components.py"
 IDS = hnp.arrays(
@@ -43,7 +43,7 @@ def of_ids(ids: np.ndarray) -> Panoptic:
 @settings(max_examples=40, deadline=None)
 def test_segments_come_back_from_their_files(ids: np.ndarray) -> None:
     found = of_ids(ids)
-    files = task_of(found).files(found, Path("photos/12.jpg"), "12.ordinary", {1: "cat", 2: "dog", 3: None})
+    files = task_of(found).files(found, Path("photos/12.jpg"), "12.baseline", {1: "cat", 2: "dog", 3: None})
     content = json.loads(files[".json"])
     with TemporaryDirectory() as folder:
         path = Path(folder) / content["annotations"][0]["file_name"]
@@ -67,7 +67,7 @@ def test_masks_come_back_from_their_file() -> None:
     masks = rng.random((4, 9, 7)) < 0.4
     masks[2] = False
     found = InstanceMasks.from_masks(masks, np.array([0.2, 0.9, 0.5, 0.7]), np.array([3, 1, 1, 2]))
-    rows = json.loads(task_of(found).files(found, Path("7.png"), "7.ordinary", {})[".json"])
+    rows = json.loads(task_of(found).files(found, Path("7.png"), "7.baseline", {})[".json"])
     assert [row["score"] for row in rows] == pytest.approx([0.9, 0.7, 0.5, 0.2])
     assert [row["category_id"] for row in rows] == [1, 2, 1, 3]
     for index, row in zip([1, 3, 2, 0], rows, strict=True):
@@ -123,6 +123,7 @@ def test_pictures_of_segments_and_masks(empty: bool) -> None:
     found = InstanceMasks.from_masks(masks, np.full(len(masks), 0.9), numbers)
     pictures = []
     for one in (of_ids(ids), found):
-        content = draw_prediction(image, one, one, {3: "cat"})
+        figure = draw_predictions(image, {"a": one, "b": one}, {3: "cat"})
+        content = CaptionedFigure(figure, "", "", "").png()
         pictures.append(np.asarray(Image.open(io.BytesIO(content)).convert("RGB")))
     assert all(picture.std() > 10 for picture in pictures)

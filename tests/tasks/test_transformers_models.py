@@ -73,12 +73,12 @@ def test_a_pair_equals_two_predictions(saved: tuple[str, Path]) -> None:
     with counting(predictor.blocks) as counter:
         pair = predictor.predict(PIXELS, AT_END, paired=True)
     assert counter.blocks == pair.blocks == predictor.cost(AT_END, paired=True).blocks
-    assert same(pair.ordinary, predictor.predict(PIXELS))
+    assert same(pair.baseline, predictor.predict(PIXELS))
     alone = predictor.predict(PIXELS, AT_END)
     assert same(pair.replayed, alone)
     assert alone.blocks == predictor.cost(AT_END).blocks
     if name != "EomtDinov3":  # whose random queries all vote for one class
-        assert not same(pair.replayed, pair.ordinary)
+        assert not same(pair.replayed, pair.baseline)
 
 
 def test_eomt_is_replayed_before_its_queries_only(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_depth_in_the_size_of_the_image(name: str, tmp_path: Path) -> None:
         assert not predictor.blocks
         return
     pair = predictor.predict(PIXELS, AT_END, paired=True)
-    assert np.array_equal(pair.ordinary.values, found.values)
+    assert np.array_equal(pair.baseline.values, found.values)
     assert np.array_equal(pair.replayed.values, predictor.predict(PIXELS, AT_END).values)
     assert not np.array_equal(pair.replayed.values, found.values)
 

@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gramloop.errors import GramLoopError
-from gramloop.tune.schedule import ETA, MIN_CELLS, MIN_STAGE_IMAGES, SearchOptions, StageSize, plan_schedule
+from gramloop.tune.options import SearchOptions
+from gramloop.tune.schedule import ETA, MIN_CELLS, MIN_STAGE_IMAGES, StageSize, plan_schedule
 
 stages = st.builds(StageSize, st.integers(3, 60), st.integers(1, 20))
 

@@ -17,10 +17,11 @@ from gramloop.data.truth import PixelLabels
 from gramloop.errors import GramLoopError
 from gramloop.mitigations import stack_text
 from gramloop.mitigations.stack import replay_alone
-from gramloop.replay.config import ReplayConfig, read_replay, read_settings
-from gramloop.tune.schedule import SearchOptions
+from gramloop.replay.config import ReplayConfig, read_replay
+from gramloop.tune.options import SearchOptions
+from gramloop.tune.planning import describe_search, plan_search
+from gramloop.tune.result import RESULT
 from gramloop.tune.space import NO_EXTRA_COST, Space, replay_values
-from gramloop.tune.tuning import RESULT, MemoryImages, plan_search, run_tuning
 from laws import (
     FAMILIES,
     Lawful,
@@ -33,6 +34,7 @@ from laws import (
     peak,
     pictures,
 )
+from memory_targets import MemoryImages, searched
 
 WINDOWS = [(block, block) for block in range(6)]
 REPLAYS = Space(replay_values(6, window=WINDOWS))  # 18 candidates
@@ -55,7 +57,7 @@ class Counting(Lawful):
 
 
 def search(target, space=REPLAYS, budget=400, options=CALM, out=None, **more):
-    return run_tuning(plan_search(target, space, budget, options), out, **more)
+    return searched(target, space, budget, options, out, **more)
 
 
 def few(predictor=Lawful, noise=0.02):
@@ -93,10 +95,12 @@ def test_no_replay_is_a_setting_and_its_file_says_so(tmp_path):
     target = lawful_target(Lawful(nothing, noise=0.03), images=24)
     found = search(target, budget=600, options=SearchOptions(), out=tmp_path)
     assert not found.outcome.chosen
-    config, about = read_settings(tmp_path / RESULT)
+    config, about = read_replay(tmp_path / RESULT), json.loads((tmp_path / RESULT).read_text())["about"]
     assert config.replays == 0
-    assert about["verdict"].startswith("No replay: none of 18 candidates beat it beyond noise")
-    assert about["nearest"]["window"] == list(found.outcome.leader.config.window)
+    assert about["verdict"].startswith(
+        "Use the model as it is: none of 18 candidates improves mIoU beyond noise"
+    )
+    assert about["nearest"]["replay"]["window"] == list(replay_alone(found.outcome.leader.stack).window)
     assert about["tried"]["predictions"] <= about["tried"]["budget"] == 600
 
 
@@ -158,8 +162,8 @@ def test_what_comes_without_extra_cost_is_reported_too():
     found = search(staged(), STAGES, 1200)
     free = found.outcome.free
     assert found.outcome.leader.cost > NO_EXTRA_COST >= free.cost
-    assert f"At no extra cost, {stack_text(free.stack)}: " in found.sentence
-    assert f"({found.outcome.leader.cost:.2f}x the work)" in found.sentence
+    assert [each.method for each in found.answer.gains] == [found.mitigations, stack_text(free.stack)]
+    assert [each.work for each in found.answer.gains] == [found.outcome.leader.cost, free.cost]
     assert found.about()["at no extra cost"]["unseen images"]["other families"]["verdict"] == "helps"
 
 
@@ -170,6 +174,14 @@ def test_a_cost_limit_keeps_out_what_a_stack_would_cost():
     reasons = dict(found.search.offered.left_out)
     assert reasons["on-outputs:0"] == "it costs 1.21x, more than the limit of 1"
     assert "no candidate costs at most 1" in reasons["replays"]
+
+
+def test_too_few_images_choose_nothing_and_the_answer_says_so():
+    found = search(lawful_target(Lawful(peak), images=16), budget=400)
+    assert not found.outcome.chosen
+    reason = "the decision has 4 images, and a confidence of 0.95 needs 5"
+    assert f"Nothing can be chosen: {reason}." in describe_search(found.search).text()
+    assert found.answer.sentence.startswith(f"Use the model as it is: {reason}. The closest is replay:")
 
 
 def test_without_stacking_one_mitigation_is_chosen():
@@ -183,7 +195,7 @@ def test_nothing_is_an_outcome_in_words():
     found = search(noise, STAGES, 600, SearchOptions())
     assert found.stack == ()
     assert found.mitigations == ""
-    assert found.sentence.startswith("Nothing: none of 17 candidates or their combinations beat it beyond")
+    assert found.answer.sentence.startswith("Use the model as it is: none of 17 candidates improves mIoU")
 
 
 # resuming
@@ -203,13 +215,14 @@ def test_any_number_of_workers_gives_the_same_bytes(tmp_path):
 
 SLOWLY = """
 import sys, time
-sys.path[:0] = [{here!r}, {support!r}]
+from pathlib import Path
+sys.path[:0] = [{here!r}, {support!r}, {tools!r}]
 import test_search
 
 space = getattr(test_search, sys.argv[2])
 target = test_search.few() if sys.argv[2] == "REPLAYS" else test_search.staged()
 slowly = lambda many: time.sleep(0.01)
-test_search.search(target, space, 600, out=sys.argv[1], workers=int(sys.argv[3]), advance=slowly)
+test_search.search(target, space, 600, out=Path(sys.argv[1]), workers=int(sys.argv[3]), advance=slowly)
 """
 
 
@@ -225,7 +238,12 @@ def test_a_killed_search_resumes_to_the_same_bytes(tmp_path, space, workers):
     tried, target = globals()[space], few if space == "REPLAYS" else staged
     search(target(), tried, 600, out=tmp_path / "whole")
     folder = tmp_path / "killed"
-    paths = {"here": str(Path(__file__).parent), "support": str(Path(__file__).parents[1] / "support")}
+    tests = Path(__file__).parents[1]
+    paths = {
+        "here": str(tests / "tune"),
+        "support": str(tests / "support"),
+        "tools": str(tests.parent / "tools"),
+    }
     arguments = [sys.executable, "-c", SLOWLY.format(**paths), str(folder), space, str(workers)]
     process = subprocess.Popen(arguments, start_new_session=True)
     combination = "candidate-17" if space == "STAGES" else "candidate-1"  # no longer one of the plan

@@ -130,9 +130,8 @@ def test_the_embedded_model_can_take_all_of_them(task):
     named = texts(found.stacks)
     assert sum("window" in text for text in named) == 8
     without = {"norms:0.1"} if task == "detection" else set()  # its head has no batch norm
-    assert set(DEFAULT_MITIGATIONS) - set(named) == {"pair", *without}
+    assert set(DEFAULT_MITIGATIONS) - set(named) == without
     assert {text for text, _ in found.left_out} == without
-    assert texts(found.partners) == ["pair"]
     assert found.calibrates
     assert found.combines
     assert not found.replays_only
@@ -194,11 +193,10 @@ def test_default_windows_are_spread_over_the_backbone():
 def test_winners_of_different_stages_are_combined_the_best_sum_first():
     values = {"median": 1.0, "denoise": 3.0, "recentre:0.3": 2.0, "gramloop": 0.5, "denoise+flip": 3.2}
     measured = {parse_mitigations(text): value for text, value in values.items()}
-    assert texts(combine(measured, [parse_mitigations("pair")])) == [
+    assert texts(combine(measured)) == [
         "denoise+recentre:0.3+flip",  # 5.2
         "denoise+recentre:0.3",
         "denoise+gramloop+flip",
         "denoise+gramloop",
         "gramloop+recentre:0.3",
-        "gramloop+pair",
     ]

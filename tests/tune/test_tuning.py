@@ -1,5 +1,6 @@
 """Searches over files and in one call: every task, with and without labels, resumed after kills."""
 
+import json
 import shutil
 import signal
 from collections.abc import Sequence
@@ -13,37 +14,30 @@ from torch import nn
 
 import gramloop
 from dense_folders import save_model
-from gramloop.data.opening import ReadOptions, open_suite
 from gramloop.data.records import LabelledImage
-from gramloop.data.suites import Condition
 from gramloop.data.truth import DepthMap
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import AGREEMENT_NOTE
 from gramloop.evaluate.planning import make_plan
 from gramloop.metrics.segmentation import count_pixels, mean_iou
 from gramloop.mitigations import calibrate
-from gramloop.mitigations.calibration import CalibrationStats, sha256_of
-from gramloop.replay.config import read_replay, read_settings
-from gramloop.replay.cost import Cost
+from gramloop.mitigations.calibration import CalibrationStats
+from gramloop.mitigations.stack import replay_of
+from gramloop.replay.config import Cost, read_replay
 from gramloop.tasks import open_model
 from gramloop.tasks.depth import Depth
-from gramloop.tasks.instance import InstanceMasks, object_masks
-from gramloop.tasks.panoptic import Panoptic, Segment, segment_map
 from gramloop.tasks.prediction import Pair
+from gramloop.tasks.segments import InstanceMasks, Panoptic, Segment, object_masks, segment_map
 from gramloop.tune import Tuning
-from gramloop.tune.result import describe_search
-from gramloop.tune.schedule import CLEAN, SearchOptions
+from gramloop.tune.options import SearchOptions
+from gramloop.tune.planning import describe_search, plan_search, suite_target
+from gramloop.tune.result import RESULT
+from gramloop.tune.schedule import CLEAN
 from gramloop.tune.space import Space, replay_values
-from gramloop.tune.tuning import (
-    CALIBRATION,
-    RESULT,
-    memory_target,
-    plan_search,
-    run_tuning,
-    suite_target,
-    tune,
-)
+from gramloop.tune.tuning import CALIBRATION, run_tuning
+from gramloop.util.files import file_digest
 from killing import hit, needs_proc
+from memory_targets import memory_target, searched
 from small_runs import small_request, write_scene_set
 from small_sets import write_semantic
 
@@ -51,7 +45,6 @@ SPACE = Space({"window": [(2, 2), (3, 3), (4, 5), (5, 5)], "replays": [1], "stre
 MIXED = Space(
     {"window": [(2, 2), (4, 4)], "replays": [1], "strength": [0.5]}, ["recentre:c=1", "denoise", "flip"]
 )
-LABELLED = ReadOptions(task="semantic")
 
 
 def records_of(target, key=CLEAN):
@@ -68,41 +61,16 @@ def test_one_and_two_workers_give_the_same_bytes(model_folder, scene_folder, tmp
     assert found[0].outcome.predictions == search.schedule.predictions <= 170
     files = [(tmp_path / str(workers) / RESULT).read_bytes() for workers in (1, 2)]
     assert files[0] == files[1]
-    about = read_settings(tmp_path / "1" / RESULT)[1]
+    about = json.loads((tmp_path / "1" / RESULT).read_text())["about"]
     assert {"suite", "data", "model", "sizes", "device", "versions"} <= set(about["subject"])
     assert about["subject"]["model"]
-
-
-def test_a_data_set_with_a_custom_predictor(model_folder, scene_folder):
-    plain = suite_target(small_request(model_folder, scene_folder))
-    data = open_suite("scenes-c", scene_folder, options=LABELLED).clean
-    conditions = [Condition(name, 3) for name in ("impulse_noise", "fog", "pixelate")]
-    predictor = plain.workload.load_predictor(None)
-    custom = memory_target(predictor, data, conditions=conditions, suite="scenes-c")
-    assert (custom.workload.task, custom.images) == (plain.workload.task, plain.images)
-    found = [run_tuning(plan_search(target, SPACE, 170)).outcome for target in (plain, custom)]
-    assert found[0] == found[1]
-
-
-def test_what_is_no_predictor_is_refused(scene_folder):
-    data = open_suite("scenes-c", scene_folder, options=LABELLED).clean
-    for wrong in ("a model", lambda: "a model"):
-        with pytest.raises(GramLoopError, match=r"str is no predictor .* it lacks predict, task, classes"):
-            memory_target(wrong, data, conditions=[Condition("fog", 3)])
-
-
-def test_a_set_of_another_task_is_refused(model_folder, scene_folder):
-    plain = suite_target(small_request(model_folder, scene_folder))
-    boxes = open_suite("scenes-c", scene_folder, options=ReadOptions(task="detection")).clean
-    with pytest.raises(GramLoopError, match="annotated for detection, but the predictor is for semantic"):
-        memory_target(plain.workload.load_predictor(None), boxes, conditions=[Condition("fog", 3)])
 
 
 def test_the_verdict_is_that_of_the_images(model_folder, scene_folder, tmp_path):
     target = suite_target(small_request(model_folder, scene_folder))
     search = plan_search(target, SPACE, 170)
     found = run_tuning(search, tmp_path)
-    predictor, config = target.workload.load_predictor(None), found.outcome.leader.config
+    predictor, config = target.workload.load_predictor(None), replay_of(found.outcome.leader.stack)
     totals = np.zeros((2, 3, len(target.workload.categories.ids)), dtype=np.int64)
     for sample in search.split.images["verdict"]["clean"][: search.schedule.verdict.images]:
         record = records_of(target)[sample.position]
@@ -120,13 +88,13 @@ def test_without_labels_a_change_of_clean_predictions_is_no_gain(model_folder, s
     assert target.identity()["truth"] == "clean"
     search = plan_search(target, SPACE, 170)
     assert search.plan["options"]["clean_tolerance"] == 100.0
-    assert "clean predictions may change by anything" in describe_search(search)
+    assert "clean predictions may change by anything" in describe_search(search).text()
     found = run_tuning(search, tmp_path)
-    assert "points of agreement with the clean prediction on" in found.sentence
-    assert AGREEMENT_NOTE in found.sentence
-    assert "clean predictions change by" in found.sentence
-    assert "on clean images" not in found.sentence
-    about = read_settings(tmp_path / RESULT)[1]
+    assert found.answer.metric == ("agreement mIoU" if task == "semantic" else "agreement AP")
+    assert AGREEMENT_NOTE in found.answer.notes[-1]
+    assert "clean predictions change by" in found.answer.notes[-1]
+    assert "clean" not in found.answer.sentence.replace("with the clean prediction", "")
+    about = json.loads((tmp_path / RESULT).read_text())["about"]
     assert set(about["unseen images"]["clean"]) == {"images", "families", "agreement"}
     assert about["unseen images"]["clean"]["agreement"] < 100
     assert "clean gain" not in about["finalists"][0]
@@ -135,24 +103,15 @@ def test_without_labels_a_change_of_clean_predictions_is_no_gain(model_folder, s
 
 def test_a_limit_on_change_without_labels(model_folder, scene_folder):
     target = suite_target(small_request(model_folder, scene_folder, truth="clean"))
-    found = run_tuning(plan_search(target, SPACE, 170, SearchOptions(clean_tolerance=0.0))).outcome
-    assert not found.chosen  # every replay changes something
+    found = searched(target, SPACE, 170, SearchOptions(clean_tolerance=0.0))
+    assert not found.outcome.chosen  # every replay changes something
 
 
-def test_images_in_memory_without_labels_need_their_clean_versions(model_folder, scene_folder):
+def test_without_labels_every_image_is_needed_clean(model_folder, scene_folder):
     plain = suite_target(small_request(model_folder, scene_folder, truth="clean"))
-    data = {
-        key: [LabelledImage(n, record.image(), None) for n, record in enumerate(records_of(plain, key))]
-        for key in plain.images
-    }
-    custom = memory_target(plain.workload.load_predictor(None), data, truth="clean")
-    settings = SearchOptions(unseen=("fog",))
-    found = [run_tuning(plan_search(target, SPACE, 170, settings)) for target in (plain, custom)]
-    assert found[0].search.schedule == found[1].search.schedule
-    assert found[1].outcome.holdout[-1].baseline == found[0].outcome.holdout[-1].baseline == 100
-    del data["clean"][0]
-    with pytest.raises(GramLoopError, match=r"0 of .* is not among the clean ones"):
-        memory_target(plain.workload.load_predictor(None), data, truth="clean")
+    fewer = {**plain.images, CLEAN: plain.images[CLEAN][1:]}
+    with pytest.raises(GramLoopError, match=f"{plain.images[CLEAN][0]} of .* is not among the clean ones"):
+        replace(plain, images=fewer)
 
 
 @pytest.mark.parametrize(
@@ -195,8 +154,8 @@ def test_a_choice_is_what_evaluate_runs(model_folder, tmp_path):
     replace(found, outcome=replace(found.outcome, leader=best, chosen=True)).write(tmp_path / RESULT)
     method = f"found:{tmp_path / RESULT}"
     plan = make_plan(small_request(model_folder, folder, methods=["baseline", method], images=2))
-    assert plan.methods[1].mitigations == best.stack
-    assert plan.methods[1].calibration == sha256_of(tmp_path / CALIBRATION)
+    assert plan.methods[1].stack == best.stack
+    assert plan.methods[1].calibration == file_digest(tmp_path / CALIBRATION)
 
 
 def test_given_statistics_are_used_and_kept_next_to_the_result(model_folder, scene_folder, tmp_path):
@@ -322,19 +281,15 @@ def true_images(task: str, grey: int) -> list[LabelledImage]:
     else:
         truth = segment_map(found) if isinstance(found, Panoptic) else object_masks(found)
     shape = (SIZE, SIZE, 3)
-    return [LabelledImage(f"{each}", np.full(shape, grey + each, np.uint8), truth) for each in range(12)]
+    return [LabelledImage(f"{each}", np.full(shape, grey + each, np.uint8), truth) for each in range(24)]
 
 
 @pytest.mark.parametrize("task", ["depth", "panoptic", "instance"])
 def test_the_better_window_is_found(task: str) -> None:
     shifted = {f"{name}/3": true_images(task, 100 + 20 * step) for step, name in enumerate(FAMILIES)}
-    found = tune(
-        Wrong(task),
-        {"clean": true_images(task, 0), **shifted},
-        space=Space(replay_values(6, window=[(block, block) for block in range(6)])),
-        budget=800,
-        options=SearchOptions(clean_tolerance=3.0),
-    )
+    target = memory_target(Wrong(task), {"clean": true_images(task, 0), **shifted})
+    space = Space(replay_values(6, window=[(block, block) for block in range(6)]))
+    found = searched(target, space, 800, SearchOptions(clean_tolerance=3.0))
     assert found.config.window == (2, 2)
     assert found.outcome.chosen
 
@@ -357,7 +312,8 @@ def test_a_filter_is_tuned_on_depth() -> None:
         return made
 
     shown = {"clean": images(0), **{f"{name}/3": images(6 + n) for n, name in enumerate(FAMILIES)}}
-    found = tune(Spotted("depth"), shown, space=Space(mitigations=["median", "gaussian:0.3"]), budget=300)
+    space = Space(mitigations=["median", "gaussian:0.3"])
+    found = searched(memory_target(Spotted("depth"), shown), space, 300)
     assert found.mitigations == "median"
 
 
@@ -371,7 +327,7 @@ def test_a_model_in_memory_is_tuned(tmp_path: Path) -> None:
     space = Space({"window": [(2, 2), (3, 3)], "strength": [0.5]})
     found = gramloop.tune(model, data, suite="my-set-c", out=tmp_path / "out", space=space, **settings)
     assert isinstance(found, Tuning)
-    assert str(found) == found.sentence
+    assert found.answer.sentence in str(found)
     assert read_replay(tmp_path / "out" / RESULT) == found.config
 
 

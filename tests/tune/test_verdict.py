@@ -1,7 +1,8 @@
 import pytest
 
 from gramloop.metrics.bootstrap import UNDECIDED, Interval, widened
-from gramloop.tune.result import HoldoutResult, deciding_interval, holdout_table
+from gramloop.tune.evidence import HoldoutResult
+from gramloop.tune.result import evidence_tables
 
 UP, DOWN, OPEN = (0.1, 0.3), (-0.3, -0.1), (-0.1, 0.3)
 
@@ -45,8 +46,8 @@ def test_the_interval_spans_both_and_the_file_has_each():
 def test_a_stored_result_is_a_row_with_the_interval_that_decides():
     result = HoldoutResult("other families", 40, 6, 50.0, 51.25, None, interval(0.5, 2.0, 15))
     changes = HoldoutResult("clean", 40, 0, 100.0, 99.5, None, None, label_free=True)
-    table = holdout_table("", {each.name: each.as_json() for each in (result, changes)})
-    assert deciding_interval(result.as_json()).low == result.interval.low
-    [row] = table.rows
+    parts = {each.name: each.as_json() for each in (result, changes)}
+    [row] = evidence_tables({"unseen images": parts, "finalists": []})[0].rows
     assert row[:5] == ("other families", 40, 50.0, 51.25, 1.25)
+    assert (row[5].low, row[5].high) == (result.interval.low, result.interval.high)
     assert row[6] == "helps"

@@ -17,12 +17,12 @@ import pytest
 
 from gramloop.errors import GramLoopError
 from gramloop.util import files
-from gramloop.util.checksums import file_digest
 from gramloop.util.files import (
     LOCK,
     RESUME_HINT,
     TEMPORARY,
     atomic_write,
+    file_digest,
     files_below,
     is_taken,
     locked,

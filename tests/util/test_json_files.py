@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from gramloop.data.coco import open_coco
 from gramloop.data.folders import read_format
 from gramloop.data.opening import read_manifest
-from gramloop.data.scenes.files import SceneFiles, write_scenes
+from gramloop.data.scenes import SceneFiles, write_scenes
 from gramloop.data.truth import DepthFormat
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import read_plan
 from gramloop.models.checkpoint import open_checkpoint
-from gramloop.replay.config import read_settings
+from gramloop.replay.config import read_replay
 from gramloop.tasks.transformers_models import architecture
-from gramloop.tune.tuning import read_search_plan
+from gramloop.tune.planning import read_search_plan
 from gramloop.util.json_files import (
     first_difference,
     parse_json,
@@ -130,7 +130,7 @@ def test_a_misspelt_field() -> None:
 )
 def test_every_file_that_is_read_is_refused_in_a_sentence(tmp_path: Path, data: bytes) -> None:
     readers = {
-        "settings.json": read_settings,
+        "settings.json": read_replay,
         "annotations/instances_val.json": lambda path: open_coco(path.parent.parent),
         "depth.json": lambda path: read_format(path.parent, DepthFormat()),
         "manifest.json": lambda path: read_manifest(path.parent),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib
 import os
+import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from gramloop import __version__
-from gramloop.cli.options import Command, Formatter, Parser, make_parser, parse, save_settings
+from gramloop.cli.options import Command, Formatter, Parser, make_parser, parse
 from gramloop.cli.output import (
     notes_in_a_line,
     print_document,
@@ -46,8 +49,9 @@ COMMANDS = {name: line for commands in GROUPS.values() for name, line in command
 
 _MODULES = {  # where a command is not in the module of its name
     **dict.fromkeys(("demo", "app", "check"), "first_look"),
-    "scenes": "corrupt",
-    "list": "listing",  # a module of that name would hide Python's own
+    **dict.fromkeys(("predict", "calibrate"), "images"),
+    **dict.fromkeys(("report", "compare", "reproduce"), "results"),
+    **dict.fromkeys(("corrupt", "scenes", "list"), "data"),
 }
 _WHAT = (
     "GramLoop: Gram-gated replay for frozen ViTs, and what helps a dense model under\nshift without training."
@@ -126,20 +130,18 @@ def _command(name: str, words: Sequence[str]) -> int:
     scripted, notes, code, problem = "--json" in words, list[str](), 2, None
     document = {}
     try:
-        options, common = parse(parser, name, wanted.options, words)
+        words = _with_files(words)
+        options, common = parse(parser, wanted.options, words)
+        scripted = common.json
+        if hasattr(options, "typed"):  # the command is kept with the results
+            options = replace(options, typed=shlex.join(["gramloop", name, *words]))
         with (
             sigterm_interrupts(),
             notes_in_a_line(common.quiet) as notes,
             quiet_or_scripted(common.quiet, common.json),
         ):
-            if common.save_config is not None and not common.save_config.parent.is_dir():
-                raise GramLoopError(f"--save-config {common.save_config}: its folder does not exist")
             code, found = wanted.run(options)
             document = dict(found)
-        if common.save_config is not None and code in (0, 1, 3):
-            save_settings(common.save_config, name, options)
-            if not common.quiet:
-                print(f"gramloop {name} --config {common.save_config} runs this again", file=sys.stderr)
     except GramLoopError as error:
         problem = str(error)
         print(getattr(error, "details", ""), end="", file=sys.stderr)  # of user-provided code
@@ -157,3 +159,17 @@ def _command(name: str, words: Sequence[str]) -> int:
     if scripted:
         print_document(name, __version__, code, notes, document)
     return code
+
+
+def _with_files(words: Sequence[str]) -> list[str]:
+    """The words of a call, with those of a file in place of ``@FILE``; lines that start with # are comments."""
+    found: list[str] = []
+    for word in words:
+        if not word.startswith("@"):
+            found.append(word)
+            continue
+        try:
+            found += shlex.split(Path(word[1:]).read_text(encoding="utf-8"), comments=True)
+        except (OSError, ValueError) as error:
+            raise GramLoopError(f"cannot read options from {word[1:]}: {error}") from error
+    return found

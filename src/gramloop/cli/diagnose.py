@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gramloop.cli.options import CommandResult, command, group, option
-from gramloop.cli.shared import ModelOptions, each_image, note_embedded
+from gramloop.cli.images import each_image
+from gramloop.cli.options import CommandResult, command
+from gramloop.cli.output import note_embedded
 from gramloop.errors import GramLoopError
+from gramloop.tasks.options import ModelOptions
+from gramloop.util.options import group, option
 
 if TYPE_CHECKING:
     from gramloop.data.records import Shift
@@ -38,7 +41,7 @@ class DiagnoseOptions:
         "gramloop",
         metavar="TEXT",
     )
-    model: ModelOptions = group(ModelOptions, "model; --backbone FILE alone is enough here")
+    model: ModelOptions = group(ModelOptions, "model")
 
 
 @command(
@@ -48,13 +51,8 @@ class DiagnoseOptions:
     "failed.",
     [
         "gramloop diagnose photo.jpg --shift impulse_noise --out out/diagnosis",
-        "gramloop diagnose photos --backbone FOLDER --shift fog --severity 3 --method replay:window=3-4 --out out/diagnosis",
+        "gramloop diagnose photos --model hf:FOLDER --shift fog --severity 3 --method replay:window=3-4 --out out/diagnosis",
     ],
-    {
-        "out": "the folder",
-        "images": "those that were done, each as in its .json: image, model, replay, caption, conditions",
-        "failures": "those that failed: image, reason",
-    },
 )
 def diagnose_command(options: DiagnoseOptions) -> CommandResult:
     """Diagnose every image; 1 if some failed."""
@@ -157,7 +155,7 @@ def _shifts(name: str | None, severities: Sequence[int] | None) -> list[Shift]:
 def _model(options: DiagnoseOptions) -> tuple[str, DiagnoseImage]:
     """The model that the options name, and its name."""
     from gramloop.mitigations.stack import read_stack, replay_alone
-    from gramloop.tasks.diagnosis import diagnose_with, diagnose_with_backbone, diagnose_with_embedded
+    from gramloop.tasks.diagnosis import diagnose_with, diagnose_with_embedded
     from gramloop.util.device import choose_device
 
     replay = replay_alone(read_stack(options.method)[0])
@@ -167,13 +165,9 @@ def _model(options: DiagnoseOptions) -> tuple[str, DiagnoseImage]:
         )
     if not replay.replays:
         raise GramLoopError("a replay of 0 passes has nothing to diagnose; replays must be at least 1")
-    model, side = options.model, options.model.short_side
-    if model.head is None and model.backbone is not None:
-        path = Path(model.backbone)
-        return path.name, diagnose_with_backbone(path, replay, choose_device(model.device), side)
-    files = model.files()
+    model, files = options.model, options.model.files()
     if "folder" in files and model.task is None:
         device = choose_device(model.device)
-        return model.model, diagnose_with_embedded(files["folder"], replay, device, side)
+        return model.model, diagnose_with_embedded(files["folder"], replay, device, model.short_side)
     name = model.model if model.head is None else Path(model.head).name
     return name, diagnose_with(model.load(), replay)

@@ -6,18 +6,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from gramloop.cli.options import CommandResult, command, group, option
-from gramloop.cli.shared import CALIBRATION_HELP, METHOD_HELP, ModelOptions
+from gramloop.cli.images import METHOD_HELP
+from gramloop.cli.options import CommandResult, command
 from gramloop.errors import GramLoopError
+from gramloop.evaluate.options import CALIBRATION_HELP
+from gramloop.tasks.options import ModelOptions
+from gramloop.util.options import group, option
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
     """What to export, and as what."""
 
-    out: Path | None = option("such as model.onnx, model.xml or model.pt2", None, metavar="FILE")
-    show: Path | None = option("describe an exported file, and export nothing", None, metavar="FILE")
-    format: Literal["pt2", "onnx", "openvino"] | None = option("as the ending of FILE says, by default", None)
+    out: Path = option("such as model.onnx, model.xml (OpenVINO) or model.pt2", metavar="FILE")
     precision: Literal["fp32", "fp16", "int8"] = option(
         "of onnx and openvino; int8 is calibrated on images (fp32)", "fp32"
     )
@@ -44,34 +45,21 @@ class ExportOptions:
         "gramloop export --model hf:FOLDER --method recentre:c=2 --calibration calibration.safetensors --height 64 --width 64 --out recentred.onnx",
         "gramloop export --model hf:BACKBONE --task features --method replay:window=3-4 --out features.onnx",
         "gramloop export --model hf:FOLDER --precision int8 --calibration-images photos --out int8.xml",
-        "gramloop export --show replayed.onnx",
     ],
-    {
-        "file": "what was written, or described",
-        "format": "pt2, onnx or openvino",
-        "companions": "files that it needs: weights, or filters on pixels",
-        "difference": "the largest one to the model in torch, relative to the largest value; null with --show",
-        "about": "the metadata of the file",
-    },
 )
 def export_command(options: ExportOptions) -> CommandResult:
-    """Write the file, or describe one."""
-    if options.show is not None:
-        return _show(options.show)
-    if options.out is None:
-        raise GramLoopError("--out FILE is missing: such as model.onnx, model.xml or model.pt2")
+    """Write the file, and describe it."""
     if options.calibration is not None and options.method is None:
         raise GramLoopError("--calibration belongs to --method, such as recentre:c=2")
     from rich.console import Console
 
     from gramloop.export.exporting import export_model, format_of
 
-    format_of(options.out, options.format)  # a typo is reported before weights are read
+    format_of(options.out)  # a typo is reported before weights are read
     model, name = _model(options.model)
     made = export_model(
         model,
         options.out,
-        format=options.format,
         precision=options.precision,
         calibration_images=options.calibration_images,
         mitigations=options.method or (),
@@ -86,16 +74,6 @@ def export_command(options: ExportOptions) -> CommandResult:
     return 0, {**document, "difference": made.difference, "about": vars(made.about)}
 
 
-def _show(path: Path) -> CommandResult:
-    from rich.console import Console
-
-    from gramloop.export.formats import read_about
-
-    kind, about = read_about(path)
-    Console().print(about)
-    return 0, {"file": path, "format": kind, "companions": [], "difference": None, "about": vars(about)}
-
-
 def _model(options: ModelOptions) -> tuple[Any, str]:
     """The model on the CPU, and what it is called in the file: names without folders."""
     from gramloop.export.exporting import open_backbone
@@ -104,7 +82,7 @@ def _model(options: ModelOptions) -> tuple[Any, str]:
     if options.task != "features":
         return replace(options, device="cpu").load(), " on ".join(_name(part) for part in parts)
     spec = options.backbone or options.model
-    return open_backbone(spec, verify=options.verify_weights), _name(spec)
+    return open_backbone(spec), _name(spec)
 
 
 def _name(spec: str) -> str:

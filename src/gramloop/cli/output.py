@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
 from types import FrameType
@@ -20,13 +20,9 @@ from gramloop.errors import GramLoopWarning
 
 if TYPE_CHECKING:
     from gramloop.evaluate.answer import Answer
+    from gramloop.evaluate.engines import Listener
+    from gramloop.tasks.options import ModelOptions
 
-ENVELOPE = {
-    "command": "the command's name",
-    "version": "of gramloop",
-    "exit_code": "as the process ends",
-    "notes": "warnings, which people see as notes",
-}  # keys of every document; an "error" holds the message where a command was refused
 NAMED = 10  # failures listed one by one
 
 _silent = False
@@ -38,9 +34,31 @@ def note(text: str) -> None:
         print(text, file=sys.stderr)
 
 
+def note_embedded(model: ModelOptions, images: Iterable[Path]) -> None:
+    """Say what the embedded model is where it is given images that were not drawn by `gramloop scenes`."""
+    from gramloop.data.scenes import SETTINGS_FILE
+
+    if model.model != "tiny" or model.head is not None or model.backbone is not None:
+        return
+    folders = {parent for path in images for parent in (path.absolute(), *path.absolute().parents[:3])}
+    if not any((folder / SETTINGS_FILE).is_file() for folder in folders):
+        note(
+            "gramloop: note: the embedded model knows drawn scenes only, so its predictions on photographs mean nothing; "
+            "--model names another, such as examples/saliency.py:make"
+        )
+
+
 def is_quiet() -> bool:
     """Whether nothing but errors is asked for."""
     return _silent
+
+
+def listening() -> Listener:
+    """What shows an evaluation as it proceeds."""
+    from gramloop.evaluate.display import Display
+    from gramloop.evaluate.engines import Listener
+
+    return Listener() if _silent else Display()
 
 
 def print_failures(title: str, lines: Sequence[str]) -> None:
@@ -66,7 +84,10 @@ def print_answer(answer: Answer) -> None:
 
 
 def print_document(name: str, version: str, code: int, notes: Sequence[str], more: Mapping[str, Any]) -> None:
-    """Print the one document of a command: paths as texts, null in place of a number that is not finite."""
+    """Print the one document of a command: paths as texts, null in place of a number that is not finite.
+
+    Every document begins with these four keys; where a command was refused, an "error" holds the message.
+    """
     import msgspec
 
     def plain(value: Any) -> Any:

@@ -5,13 +5,12 @@ from typing import TYPE_CHECKING
 from gramloop.lazy import calls, lazy_names
 
 if TYPE_CHECKING:
-    from gramloop.compare.gate import Gate, parse_gate
     from gramloop.compare.models import compare_models
-    from gramloop.compare.paired import ModelComparison, PairedRow, compare_folders
+    from gramloop.compare.paired import ModelComparison, PairedRow, compare_folders, judge_gate, parse_gate
 else:
     __getattr__, __dir__ = lazy_names(__name__)
     calls(__name__, "compare_models")  # gramloop.compare("a.onnx", "b.onnx", suite=…, out=…)
 
 __all__ = [
-    "Gate", "ModelComparison", "PairedRow", "compare_folders", "compare_models", "parse_gate",
+    "ModelComparison", "PairedRow", "compare_folders", "compare_models", "judge_gate", "parse_gate",
 ]  # fmt: skip

@@ -1,22 +1,26 @@
-"""Models run on the same images, each in an evaluation folder of its own, then compared."""
+"""Models run on the same images, each in an evaluation folder of its own, then compared; and the page of a comparison."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, Unpack
+from typing import Any, Literal
 
-from gramloop.compare.paired import MARGIN, ModelComparison, compare_folders, results_in
-from gramloop.data.scenes.files import COUNT, SUITE, SceneFiles, draw_scenes
+from gramloop.compare.paired import MARGIN, ModelComparison, compare_folders
+from gramloop.data.scenes import COUNT, SUITE, SceneFiles, draw_scenes
 from gramloop.data.suites import find_suite
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.evaluation import Model, SetOptions, evaluate_model
+from gramloop.evaluate.answer import Answer
+from gramloop.evaluate.engines import Listener
+from gramloop.evaluate.evaluation import Model, evaluate_model
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.store import SCENES
+from gramloop.report.document import Document, Section
+from gramloop.report.load import results_in
+from gramloop.report.page import render
+from gramloop.report.write import PAGE
 from gramloop.tasks.graphs import RUNTIMES
-from gramloop.tasks.loading import WeightPrecision
-
-RunSuite = Callable[[Model, str, Path], object]  # evaluates a model on a suite into a folder
+from gramloop.util.files import atomic_write
 
 
 def compare_models(
@@ -26,10 +30,8 @@ def compare_models(
     out: Path | str | None = None,
     margin: float = MARGIN,
     over: Literal["images", "families", "both"] = "images",
-    workers: int | None = None,
-    batch: int = 1,
-    dtype: WeightPrecision = "float32",
-    **options: Unpack[SetOptions],
+    listener: Callable[[], Listener | None] = lambda: None,
+    **options: Any,
 ) -> ModelComparison:
     """Compare models with the first of them, on clean images and under shift.
 
@@ -40,41 +42,12 @@ def compare_models(
         out: a folder for the evaluations of the models; needed unless all are finished.
         margin: points within which two models count as equivalent.
         over: what the verdict's intervals are drawn over: "images", "families" of shifts, or "both".
-        workers, batch, dtype, options: as in `gramloop.evaluate.evaluate_model`.
+        listener: makes what is called as an evaluation proceeds.
+        options: as in `gramloop.evaluate.evaluate_model`.
 
     Returns:
         Differences with their intervals and verdicts.
     """
-    images = options.get("images")
-
-    def run(model: Model, name: str, folder: Path) -> None:
-        chosen = options.copy()
-        if find_suite(name).kind == "clean":
-            chosen.pop("conditions", None)
-            chosen.pop("severities", None)
-        place = data
-        if data is None and find_suite(name).base == SUITE:
-            place = draw_scenes(Path(str(out)) / SCENES, SceneFiles(images or COUNT, split="val"))
-        evaluate_model(
-            model,
-            place,
-            suite=name,
-            out=folder,
-            methods=[BASELINE],
-            workers=workers,
-            batch=batch,
-            dtype=dtype,
-            **chosen,
-        )
-
-    truth = options.get("truth", "labels")
-    return compare_folders(run_models(models, suite, truth, out, run), margin=margin, over=over)
-
-
-def run_models(
-    models: Sequence[Model | Path], suite: str | None, truth: str, out: Path | str | None, run: RunSuite
-) -> dict[str, list[Path]]:
-    """The evaluation folders of every model, by a name for it; those that are not finished yet are run."""
     if len(models) < 2:
         raise GramLoopError(f"a comparison needs two models or more, not {len(models)}")
     found: dict[str, list[Path]] = {}
@@ -84,14 +57,31 @@ def run_models(
         if suite is None or out is None:
             lacking = "the suite" if suite is None else "the folder out"
             raise GramLoopError(f"{first} is no finished evaluation, and {lacking} to run it is missing")
+        shifts = options.get("conditions"), options.get("severities")
+        find_suite(suite).select(*shifts)  # a typo is reported before scenes are drawn
     for model, folders in zip(models, ready, strict=True):
         name = _free_name(_name_of(model), found)
-        if not folders:
-            for each in suites_for(str(suite), truth):
-                folders.append(Path(str(out)) / name / each)
-                run(str(model) if isinstance(model, Path) else model, each, folders[-1])
+        for each in () if folders else suites_for(str(suite), options.get("truth", "labels")):
+            place = data
+            if data is None and find_suite(each).base == SUITE:  # the same scenes for all models
+                many = options.get("images") or COUNT
+                place = draw_scenes(Path(str(out)) / SCENES, SceneFiles(many, split="val"))
+            folders.append(Path(str(out)) / name / each)
+            evaluate_model(
+                str(model) if isinstance(model, Path) else model,
+                place,
+                suite=each,
+                out=folders[-1],
+                listener=listener(),
+                methods=[BASELINE],
+                **_without_shifts(options) if find_suite(each).kind == "clean" else options,
+            )
         found[name] = folders
-    return found
+    return compare_folders(found, margin=margin, over=over)
+
+
+def _without_shifts(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name not in ("conditions", "severities")}
 
 
 def suites_for(suite: str, truth: str) -> list[str]:
@@ -118,3 +108,27 @@ def _free_name(name: str, taken: dict[str, list[Path]]) -> str:
     while free in taken:
         free, number = f"{kept}-{number}", number + 1
     return free
+
+
+def write_comparison(found: ModelComparison, folder: Path) -> Path:
+    """compare.csv, compare.md and the page, which needs no other file."""
+    table, (first, *others) = found.table(), found.models
+    verdicts = {model: found.verdict_of(model) for model in others}
+    times = {model: f"{each:.4f} s" for model, each in found.seconds.items() if each is not None}
+    document = Document(
+        f"{', '.join(others)} against {first}",
+        {"Metric": f"{found.metric}, in points", "Equivalent": f"within ±{found.margin:g} points"},
+        tuple(
+            Answer(f"{model} against {first}", text[0].upper() + text[1:]) for model, text in verdicts.items()
+        ),
+        warnings=found.notes,
+        sections=(Section("compare", "By shift", "", (table,), folded=False),),
+        facts={"Time per image, of predicting alone": times} if times else {},
+    )
+    for name, text in (
+        ("compare.csv", table.csv()),
+        ("compare.md", table.markdown()),
+        (PAGE, render(document)),
+    ):
+        atomic_write(folder / name, text.encode())
+    return folder / PAGE

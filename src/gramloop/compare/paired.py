@@ -3,14 +3,17 @@
 Every draw of images is the same for all models, so an interval is of the difference and not of two scores. The intervals
 of single families hold together. An interval inside the margin means equivalent, one on either side of zero better or
 worse; anything else is not decided.
+
+A gate for continuous integration says how many points a model may lose, on clean images and under shift.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -20,7 +23,7 @@ from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import AGREEMENT_NOTE, Plan, Unit, condition_of
 from gramloop.evaluate.results import metrics_of
 from gramloop.evaluate.rows import MethodRows
-from gramloop.evaluate.store import PLAN, Store, plan_in
+from gramloop.evaluate.store import Store, plan_in
 from gramloop.metrics.bootstrap import (
     SEED,
     Interval,
@@ -40,8 +43,10 @@ CLEAN, SHIFT = "clean", "shift"
 MARGIN = 0.5  # points
 DRAWS = 2_000  # of images; an end of the interval moves by about 2% of its width between seeds
 ModelVerdict = Literal["better", "worse", "equivalent", "not decided"]
+GateWord = Literal["passed", "failed", "undecided"]
 _VERDICTS: Final[Mapping[str, ModelVerdict]] = {"helps": "better", "hurts": "worse"}
 _SCOPES = {CLEAN: "on clean images", SHIFT: "under shift"}
+_RULE = re.compile(r"(\w+)\s+([+-]?\d+(?:\.\d+)?)")  # of a gate
 _SAME = ("task", "truth", "truth_score", "alignment", "categories", "things", "suite")  # of two plans
 
 
@@ -75,6 +80,18 @@ class ModelComparison(TableRepr):
     def scopes(self) -> tuple[str, ...]:
         """What was measured: clean, shift, families."""
         return tuple(dict.fromkeys(row.scope for row in self.rows))
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values; an interval has its estimate, low and high ends."""
+        rows = [asdict(row) for row in self.rows]
+        return {
+            "models": self.models,
+            "metric": self.metric,
+            "margin": self.margin,
+            "rows": rows,
+            "seconds": self.seconds,
+            "excluded": self.excluded,
+        }
 
     def row(self, scope: str, model: str | None = None) -> PairedRow:
         """The row of a scope, of the second model by default."""
@@ -128,13 +145,6 @@ class ModelComparison(TableRepr):
 
 def _points(one: Interval) -> str:
     return f"{one.estimate:+.2f} [{one.low:+.2f}, {one.high:+.2f}]"
-
-
-def results_in(folder: Path) -> list[Path]:
-    """The evaluations of a folder: itself, or those directly inside; none where it is something else."""
-    if (folder / PLAN).is_file():
-        return [folder]
-    return sorted(path.parent for path in folder.glob(f"*/{PLAN}")) if folder.is_dir() else []
 
 
 def compare_folders(
@@ -368,3 +378,41 @@ def _notes(sides: Sequence[_Side], excluded: int) -> Iterator[str]:
             yield f"{first.name} and {side.name} were made with {', '.join(changed)}."
         if side.machines() != first.machines():
             yield f"{first.name} and {side.name} ran on different machines; their times do not compare."
+
+
+# the gate
+
+
+def parse_gate(text: str) -> dict[str, float]:
+    """The least difference in points that is accepted, for "clean", "shift" or both: "clean -0.5, shift -1.0"."""
+    least: dict[str, float] = {}
+    for part in text.split(","):
+        found = _RULE.fullmatch(part.strip())
+        if found is None or found[1] not in (CLEAN, SHIFT) or found[1] in least or float(found[2]) > 0:
+            raise GramLoopError(
+                f"the gate {text!r} cannot be read at {part.strip()!r}; it is clean, shift or both, once each, with the "
+                'points that may be lost: "clean -0.5, shift -1.0"'
+            )
+        least[found[1]] = float(found[2])
+    return least
+
+
+def check_gate(gate: Collection[str], scopes: Collection[str]) -> None:
+    """Refuse a gate on something that is not measured."""
+    if lacking := [scope for scope in gate if scope not in scopes]:
+        raise GramLoopError(
+            f"the gate names {lacking[0]}, which is not measured; there is {', '.join(scopes)}"
+        )
+
+
+def judge_gate(gate: Mapping[str, float], comparison: ModelComparison) -> list[tuple[PairedRow, GateWord]]:
+    """Every row that a gate names: failed where the interval is below the margin, passed where it is not partly below."""
+    check_gate(gate, comparison.scopes)
+    found: list[tuple[PairedRow, GateWord]] = []
+    for row in comparison.rows:
+        if row.scope in gate:
+            least, one = gate[row.scope], row.deciding
+            found.append(
+                (row, "failed" if one.high < least else "passed" if one.low >= least else "undecided")
+            )
+    return found

@@ -9,8 +9,7 @@ if TYPE_CHECKING:
     from gramloop.data.folders import open_depth, open_photos, open_semantic
     from gramloop.data.opening import READERS, OpenSuite, Reader, ReadOptions, open_set, open_suite
     from gramloop.data.records import DataSet, LabelledImage, Record, Shift, shift_data_set
-    from gramloop.data.scenes.drawing import Scene, scene
-    from gramloop.data.scenes.files import write_scenes
+    from gramloop.data.scenes import Scene, scene, write_scenes
     from gramloop.data.suites import Condition, Suite, find_suite
     from gramloop.data.truth import (
         ClassList,

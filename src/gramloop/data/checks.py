@@ -24,7 +24,7 @@ from PIL import Image, UnidentifiedImageError
 from gramloop.data.records import DataSet, Record
 from gramloop.data.truth import UNREADABLE
 from gramloop.errors import GramLoopError
-from gramloop.util.checksums import file_digest, file_digests, read_digest, sha256
+from gramloop.util.files import file_digest, file_digests, read_digest, sha256
 from gramloop.util.progress import tracked
 
 CHECKSUMS = "checksums.sha256"  # of a written condition, as the sha256sum command has them; written last

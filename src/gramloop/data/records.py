@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,8 +32,8 @@ from gramloop.data.truth import (
 from gramloop.errors import GramLoopError
 from gramloop.shifts import geometry
 from gramloop.shifts.common import generator, signs
-from gramloop.shifts.corruptions import corrupt
-from gramloop.shifts.perturbations import perturb
+from gramloop.shifts.recipes import PERTURBATION_RECIPES, RECIPES
+from gramloop.util.files import read_digest
 
 ImageId = int | str
 TaskName = str  # a task as `gramloop.tasks` knows it, or the kind of annotations that a data set has
@@ -85,9 +84,8 @@ class Shift:
         if self.moves:
             return geometry.warp_image(image, self.affine(record))
         rng = generator(self.suite, name, severity, record.image_id)
-        if self.kind == "p":
-            return perturb(image, name, severity, rng)
-        return corrupt(image, name, severity, rng, frost_textures=self.frost_textures)
+        recipe = (PERTURBATION_RECIPES if self.kind == "p" else RECIPES)[name]
+        return recipe.apply(image, name, severity, rng, self.frost_textures)
 
     def stored_pixels(self, image: Image8, record: Record) -> Image8:
         """The shifted image as it would be read from a file."""
@@ -255,8 +253,7 @@ def refuse_change(record: Record) -> None:
     """Refuse a record whose files changed since its checksums were taken; without checksums do nothing."""
     for path, expected in zip(record.files, record.content, strict=False):
         try:
-            with path.open("rb") as stream:
-                found = hashlib.file_digest(stream, "sha256").hexdigest()
+            found = read_digest(path)  # of the file as it is now
         except FileNotFoundError:
             raise ChangedFileError(f"{path} is gone; it was there when the run was planned") from None
         except OSError as error:

@@ -13,9 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gramloop.errors import GramLoopError
-from gramloop.shifts.corruptions import CORRUPTION_GROUPS, CORRUPTIONS, EXTRA_CORRUPTIONS
-from gramloop.shifts.perturbations import PERTURBATION_GROUPS, PERTURBATIONS
+from gramloop.errors import GramLoopError, did_you_mean
+from gramloop.shifts.recipes import (
+    CORRUPTION_GROUPS,
+    CORRUPTIONS,
+    EXTRA_CORRUPTIONS,
+    PERTURBATION_GROUPS,
+    PERTURBATIONS,
+)
 
 SuiteKind = Literal["clean", "c", "p", "o"]
 SEVERITIES = (1, 2, 3, 4, 5)
@@ -101,8 +106,7 @@ class Suite:
         """The conditions of some names, groups among them, each once."""
         for name in names:
             if name not in self.names and name not in self.groups:
-                close = difflib.get_close_matches(name, [*self.groups, *self.names], n=1, cutoff=0.7)
-                meant = f"; did you mean {close[0]!r}?" if close else ""
+                meant = did_you_mean(name, [*self.groups, *self.names])
                 groups = f", and the groups {', '.join(self.groups)}" if self.groups else ""
                 known = ", ".join(self.names)
                 raise GramLoopError(

@@ -43,8 +43,15 @@ from gramloop.data.suites import Condition
 from gramloop.data.truth import Annotation, segments_info, segments_png
 from gramloop.errors import GramLoopError
 from gramloop.shifts.common import RECIPE_VERSION
-from gramloop.util.checksums import read_digest, sha256
-from gramloop.util.files import UnwritableError, atomic_write, is_taken, locked, remove_leftovers
+from gramloop.util.files import (
+    UnwritableError,
+    atomic_write,
+    is_taken,
+    locked,
+    read_digest,
+    remove_leftovers,
+    sha256,
+)
 from gramloop.util.json_files import first_difference
 from gramloop.util.processes import in_order, worker_count
 
@@ -56,28 +63,19 @@ _PREFIXES = {"coco": "coco/", "ade20k": f"ade/{ADE20K_FOLDER}/"}
 
 @dataclass
 class WriteOutcome:
-    """What a run did."""
+    """What a run did, or a worker with some images of a condition."""
 
     made: int = 0  # images generated now
     found: int = 0  # images of unfinished conditions that an earlier run had written
     skipped: list[Condition] = field(default_factory=list)  # finished before
     finished: list[Condition] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
-
-
-@dataclass
-class Written:
-    """What became of some images of a condition."""
-
     checksums: dict[str, str] = field(default_factory=dict)  # sha256 by path in the condition's folder
     annotations: list[Annotation] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
-    made: int = 0
-    found: int = 0
 
-    def store(self, path: Path, name: str, make: Callable[[], bytes], keep: bool) -> bool:
-        """Make and write the file of a name, unless it is there and kept; whether it was made."""
-        if kept := keep and path.is_file():
+    def store(self, path: Path, name: str, make: Callable[[], bytes]) -> bool:
+        """Make and write the file of a name, unless it is there; whether it was made."""
+        if kept := path.is_file():
             self.checksums[name] = read_digest(path)
         else:
             data = make()
@@ -97,7 +95,6 @@ class SuiteLayout:
     coco_name: str  # of the annotation file without suffix, in a condition's folder; empty without one
     maps: Path | None  # where the clean set's segments lie, if it has some
     run_lengths: bool  # for moved masks; outlines lie within a pixel
-    keep: bool = True  # files that are there
 
     @classmethod
     def of(cls, opened: OpenSuite, clean: DataSet, target: Path) -> SuiteLayout:
@@ -181,9 +178,9 @@ class SuiteLayout:
         return json.dumps(content, separators=(",", ":")).encode()
 
 
-def write_images(layout: SuiteLayout, shift: Shift, records: Sequence[Record]) -> Written:
+def write_images(layout: SuiteLayout, shift: Shift, records: Sequence[Record]) -> WriteOutcome:
     """Write some clean images of a condition and their label files; what is there is kept."""
-    written, folder = Written(), layout.target / shift.condition.key
+    written, folder = WriteOutcome(), layout.target / shift.condition.key
     for clean in records:
         try:
             refuse_change(clean)
@@ -192,9 +189,9 @@ def write_images(layout: SuiteLayout, shift: Shift, records: Sequence[Record]) -
                 written.annotations += layout.moved_entries(record, shift)
             if record.label_path is not None:
                 path, make = layout.label_file(record, record.label_path, shift.moves)
-                written.store(folder / path, path, make, layout.keep)
+                written.store(folder / path, path, make)
             path = layout.image_path(record)
-            made = written.store(folder / path, path, partial(_image_file, clean, shift), layout.keep)
+            made = written.store(folder / path, path, partial(_image_file, clean, shift))
             written.made, written.found = written.made + made, written.found + (not made)
         except (UnwritableError, ChangedFileError):  # no other image would fare better
             raise
@@ -247,7 +244,7 @@ def write_suite(
         CONTENTS: contents,
     }
     try:
-        layout = replace(layout, keep=_is_same_suite(target, manifest))  # what is refused stays untouched
+        _refuse_other_suite(target, manifest)  # which stays untouched
         with locked(target):
             atomic_write(target / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
             remove_leftovers(target, alone=True)
@@ -267,18 +264,13 @@ def _refuse_clashes(layout: SuiteLayout, clean: DataSet) -> None:
         taken[name] = record.name
 
 
-def _is_same_suite(target: Path, manifest: dict[str, Any]) -> bool:
-    """Whether images that are there are of the same clean set; refuses a folder that holds anything but this suite."""
+def _refuse_other_suite(target: Path, manifest: dict[str, Any]) -> None:
+    """Refuse a folder that holds anything but this suite of this clean set."""
     if (target / MANIFEST).is_file():
-        found = read_manifest(target)
-        # while no condition is finished, images of the clean set may be repaired; all are then made again
-        started = not any(target.glob(f"*/*/{CHECKSUMS}"))
-        if words := first_difference(found, manifest, skip=(CONTENTS,) if started else ()):
+        if words := first_difference(read_manifest(target), manifest):
             raise GramLoopError(f"{target} was made with the {words}; choose another folder")
-        return bool(found.get(CONTENTS) == manifest[CONTENTS])
-    if is_taken(target):
+    elif is_taken(target):
         raise GramLoopError(f"{target} is not empty and has no {MANIFEST}; choose a new folder")
-    return True
 
 
 def _write(
@@ -299,7 +291,7 @@ def _write(
     calls = ((layout, opened.shift(condition), part) for condition in todo for part in parts)
     results = in_order(write_images, calls, workers)
     for condition in todo:
-        whole = Written()
+        whole = WriteOutcome()
         for _, written in zip(parts, results, strict=False):
             whole.checksums |= written.checksums
             whole.annotations += written.annotations
@@ -314,7 +306,7 @@ def _write(
     return outcome
 
 
-def _finish(shift: Shift, clean: DataSet, layout: SuiteLayout, written: Written) -> None:
+def _finish(shift: Shift, clean: DataSet, layout: SuiteLayout, written: WriteOutcome) -> None:
     """Write what belongs to a whole condition, its checksums last."""
     folder = layout.target / shift.condition.key
     described = layout.set_file(clean, shift.moves, written.annotations)

@@ -15,7 +15,6 @@ from gramloop.evaluate.methods import BASELINE, Method
 from gramloop.evaluate.plan import AGREEMENT, PlannedModel
 from gramloop.metrics.bootstrap import UNDECIDED, Interval, VerdictWord, verdict
 from gramloop.mitigations.stack import Stack, stack_text, write_mitigations
-from gramloop.replay.config import replay_text
 from gramloop.util.files import atomic_write
 from gramloop.util.plotting import signed_difference
 from gramloop.util.table import Cell, Column, Table, TableRepr
@@ -175,12 +174,7 @@ def metric_words(metric: str) -> str:
 
 def method_text(method: Method) -> str:
     """A method as ``--method`` takes it."""
-    if method.mitigations:
-        return stack_text(method.mitigations)
-    if method.replay is None:
-        return BASELINE
-    settings = replay_text(method.replay)
-    return f"replay:{settings}" if settings else "gramloop"
+    return stack_text(method.stack) or BASELINE
 
 
 def model_options(model: PlannedModel) -> str:

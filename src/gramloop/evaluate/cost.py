@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import time
-from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -27,14 +28,7 @@ from gramloop.util.forward_patch import counting
 from gramloop.util.json_files import read_checked
 
 TRIED = 3  # images of an estimate
-TIMES = "times.json"  # in a results folder
-
-
-class _Times(TypedDict):
-    """The content of ``times.json``."""
-
-    images: int
-    seconds: dict[str, float]
+COSTS = "costs.json"  # in a results folder
 
 
 @dataclass(frozen=True)
@@ -99,32 +93,46 @@ def _measured(runner: Runner, image: Image8, method: Method, warm: bool) -> tupl
     if warm:
         release_memory(runner.device)
     reset_peak(runner.device)
-    with counting(runner.predictor.blocks) as counter, live if warm and not gpu else nullcontext():
+    counted = warm and not gpu
+    with (
+        counting(runner.predictor.blocks) as counter,
+        live if counted else nullcontext(),
+        _collected_before() if counted else nullcontext(),
+    ):
         began = time.perf_counter()
         runner.predict(image, [method], trace=False)
         took = time.perf_counter() - began
     return took, counter.blocks, peak_memory(runner.device) if gpu else live.peak
 
 
-def time_methods(plan: Plan, folder: Path, device: str | None = None) -> dict[str, float]:
-    """Seconds of an image by method, each measured alone on a few images and kept in the results folder."""
-    known = read_times(folder)
-    if any(
-        method.name not in known for method in plan.methods
-    ):  # all again: only times of one moment compare
-        known = {each.method: each.seconds for each in measure_cost(plan, images=TRIED, device=device)}
-        content = json.dumps({"images": TRIED, "seconds": known}, indent=1)
-        atomic_write(folder / TIMES, f"{content}\n".encode())
-    return known
+@contextmanager
+def _collected_before() -> Iterator[None]:
+    """Collect garbage now and not in between, so that what is alive does not depend on when Python collects."""
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
-def read_times(folder: Path) -> dict[str, float]:
-    """What `time_methods` measured; empty where it did not."""
-    if not (folder / TIMES).is_file():
-        return {}
-    return dict(
-        read_checked(folder / TIMES, _Times, "times of methods, written by gramloop evaluate")["seconds"]
-    )
+def time_methods(plan: Plan, folder: Path, device: str | None = None) -> None:
+    """Measure methods alone on a few images, all at one moment, where the results folder lacks one of them."""
+    known = {each.method for each in stored_costs(folder / COSTS)}
+    if any(method.name not in known for method in plan.methods):
+        store_costs(folder / COSTS, measure_cost(plan, images=TRIED, device=device))
+
+
+def store_costs(file: Path, costs: Sequence[MethodCost]) -> None:
+    """Keep what was measured."""
+    atomic_write(file, (json.dumps([asdict(each) for each in costs], indent=1) + "\n").encode())
+
+
+def stored_costs(file: Path) -> list[MethodCost]:
+    """What was measured; nothing where there is no such file."""
+    return read_checked(file, list[MethodCost], "a file of costs of methods") if file.is_file() else []
 
 
 def describe_plan(plan: Plan, workers: int) -> str:
@@ -144,25 +152,26 @@ def describe_plan(plan: Plan, workers: int) -> str:
     return "\n".join(
         [
             *lines,
-            f"{executed * plan.images:,.0f} blocks in all, by the images tried",
+            f"{executed * plan.images:,.0f} blocks in all, by the first image",
             f"about {duration} with {workers} workers, {seconds:.2f} s per image (measured here)",
             f"about {stored / 1e6:,.1f} MB of results",
         ]
     )
 
 
-def _try_images(plan: Plan) -> tuple[float, float, float]:
-    """Seconds and blocks of an image with all methods, and bytes of all results, by the first images; nothing is written."""
+def _try_images(plan: Plan) -> tuple[float, int, float]:
+    """Seconds of an image with all methods, blocks of the first one, and bytes of all results; nothing is written."""
     key, images = next(iter(plan.conditions.items()))
     tried, runner = min(TRIED, images), Runner(plan_workload(plan))
-    runner.run_one(Part(key, range(1), plan.methods))  # to warm up
+    with counting(runner.predictor.blocks) as counter:
+        runner.run_one(Part(key, range(1), plan.methods))  # to warm up
     finished = runner.run_one(Part(key, range(tried), plan.methods))
     for rows in finished.rows.values():
         if rows.failures:
             raise GramLoopError(f"an image to be tried cannot be used: {rows.failures[0].reason}")
-    facts = list(finished.facts.values())
+    facts = next(iter(finished.facts.values()))
     stored = _stored_bytes(plan, [rows.table() for rows in finished.rows.values()], tried)
-    return facts[0].wall_seconds / tried, sum(each.blocks for each in facts) / tried, stored
+    return facts.wall_seconds / tried, counter.blocks, stored
 
 
 def _stored_bytes(plan: Plan, tables: Sequence[Any], tried: int) -> float:

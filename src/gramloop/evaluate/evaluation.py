@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypedDict, Unpack, cast
+from typing import Any, TypeVar, cast
 
 from torch import nn
 
-from gramloop.data.scenes.files import COUNT, SUITE, SceneFiles, draw_scenes
+from gramloop.data.scenes import COUNT, SUITE, SceneFiles, draw_scenes
 from gramloop.data.suites import find_suite
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.engines import Engine, Job, NotStarted, preparing_processes
-from gramloop.evaluate.engines.local import default_workers, run_local
-from gramloop.evaluate.methods import Method
-from gramloop.evaluate.plan import DataSource, Part, Plan, TruthKind
+from gramloop.evaluate.cost import TRIED, time_methods
+from gramloop.evaluate.engines import (
+    Engine,
+    Job,
+    Listener,
+    NotStarted,
+    default_workers,
+    preparing_processes,
+    run_local,
+)
+from gramloop.evaluate.methods import BASELINE, read_methods
+from gramloop.evaluate.options import DataOptions, EvaluateOptions, PlannedWork, StoredOptions, TruthOptions
+from gramloop.evaluate.plan import TRUTH_SCORE, DataSource, Part, Plan
 from gramloop.evaluate.planning import Request, make_plan
 from gramloop.evaluate.provenance import (
     CLEAN_SET,
@@ -29,96 +40,32 @@ from gramloop.evaluate.provenance import (
     save_known_checksums,
 )
 from gramloop.evaluate.results import Results, collect, write_results
-from gramloop.evaluate.rows import Failure
-from gramloop.evaluate.runner import Done, Missed
+from gramloop.evaluate.runner import Missed
 from gramloop.evaluate.store import (
+    PLAN,
     SCENES,
     Store,
-    UnusableFile,
     check_before_drawing,
     open_folder,
+    plan_in,
     plan_with_stored,
     record_start,
     split_in,
 )
+from gramloop.tasks.base import get_task
 from gramloop.tasks.custom import as_predictor
 from gramloop.tasks.identity import hold_model
-from gramloop.tasks.loading import WeightPrecision, check_precision, model_files
+from gramloop.tasks.images import has_photographs_alone
+from gramloop.tasks.loading import check_precision
+from gramloop.tasks.options import ModelOptions
 from gramloop.tasks.predictor import AnyPredictor
-from gramloop.util.checksums import load_checksums
-from gramloop.util.device import choose_device, numbered_device
-from gramloop.util.files import locked
-from gramloop.util.processes import worker_count
+from gramloop.util.device import choose_device, device_kind, numbered_device
+from gramloop.util.files import load_checksums, locked
+from gramloop.util.options import from_keywords, shared_values
 from gramloop.util.progress import tracked
-from gramloop.util.table import Table, TableRepr
 
 Model = str | AnyPredictor | nn.Module | Callable[..., object]
-
-
-class Listener:
-    """Called as an evaluation proceeds; the methods do nothing here."""
-
-    def stored(self, part: Part) -> None:
-        """A part was stored before."""
-
-    def warning(self, message: str) -> None:
-        """A stored file cannot be used."""
-
-    def images(self, number: int) -> None:
-        """So many more images were predicted."""
-
-    def waiting(self, message: str) -> None:
-        """Nothing was finished for a while: what a cluster is waited for, and why."""
-
-    def finished(self, done: Done) -> None:
-        """A part was run and stored."""
-
-    def missed(self, missed: Missed) -> None:
-        """A part was not stored, since an image of it did not fit into memory."""
-
-
-@dataclass(frozen=True)
-class StoreState:
-    """What a folder holds of its plan; a part that lacks some methods is in both lists, with those it has and lacks."""
-
-    stored: tuple[Part, ...]
-    missing: tuple[Part, ...]
-    damaged: tuple[str, ...]  # files that cannot be used, and why
-
-
-@dataclass(frozen=True)
-class EvaluationOutcome(TableRepr):
-    """The results of an evaluation, and what went wrong."""
-
-    results: Results
-    rejected: tuple[str, ...]
-    missed: tuple[Missed, ...] = ()  # parts that did not fit into memory: the next run tries them again
-
-    @property
-    def failures(self) -> tuple[tuple[str, Failure], ...]:
-        """Images that count for no method, each with its condition."""
-        return tuple((one.condition, failure) for one in self.results.conditions for failure in one.failures)
-
-    def _table(self) -> Table:
-        shown = self.results._table()
-        return replace(shown, notes=(*shown.notes, *self.rejected))
-
-
-def inspect_store(store: Store[Plan]) -> StoreState:
-    """Read every stored unit of a plan."""
-    stored, missing, damaged = [], [], []
-    parts = store.plan.parts
-    for part in tracked(parts, "reading units", len(parts)):
-        held: list[Method] = []
-        for unit in part.units:
-            try:
-                held += [unit.method] if store.read(unit) is not None else []
-            except UnusableFile as problem:
-                damaged.append(str(problem))
-        lacking = tuple(method for method in part.methods if method not in held)
-        stored += [replace(part, methods=tuple(held))] if held else []
-        missing += [replace(part, methods=lacking)] if lacking else []
-    return StoreState(tuple(stored), tuple(missing), tuple(damaged))
+_Options = TypeVar("_Options")
 
 
 def evaluate(
@@ -131,7 +78,8 @@ def evaluate(
     listener: Listener | None = None,
     device: str | None = None,
     prepare: int | None = None,
-) -> EvaluationOutcome:
+    command: str = "",
+) -> Results:
     """Run what is missing of a plan and score the whole.
 
     Args:
@@ -143,23 +91,32 @@ def evaluate(
         listener: called as the work proceeds.
         device: one of this machine's GPUs.
         prepare: processes that read images; see `Job`.
+        command: that was typed, for the manifest.
 
     Returns:
         The scores of everything that the folder holds, and what could not be used.
     """
-    listener = listener or Listener()
     if engine is not None:  # whose processes may have another working directory
         folder = folder.absolute()
-    with open_evaluation(plan, folder, listener=listener, prepare=prepare) as opened:
-        missed: tuple[Missed, ...] = ()
+    with (
+        listener or Listener() as listener,
+        open_evaluation(plan, folder, listener=listener, prepare=prepare) as opened,
+    ):
+        store, missed = opened.store, list[Missed]()
         if opened.parts:
-            workload = plan_workload(opened.store.plan, folder)
-            job = Job(
-                workload, opened.store, opened.parts, listener.images, listener.waiting, device, prepare
-            )
-            record_start(opened.store, start_entry(job, engine_name, workers))
-            missed = _run(engine(job) if engine is not None else run_local(job, workers), listener)
-        return opened.finish(missed)
+            many = store.plan.images
+            listener.started(many, many - sum(map(len, opened.parts)))
+            job = Job(plan_workload(store.plan, folder), store, opened.parts, listener, device, prepare)
+            record_start(store, start_entry(job, engine_name, workers, command))
+            left = Counter(part.condition for part in opened.parts)
+            for outcome in engine(job) if engine is not None else run_local(job, workers):
+                listener.outcome(outcome)
+                missed += [outcome] if isinstance(outcome, Missed) else []
+                key = outcome.part.condition
+                left[key] -= 1
+                if not left[key]:
+                    listener.scored(collect(store, [key]))
+        return score_all(opened, missed)
 
 
 @dataclass(frozen=True)
@@ -170,44 +127,35 @@ class OpenEvaluation:
     parts: Sequence[Part]
     warnings: tuple[str, ...]
 
-    def finish(self, missed: Sequence[Missed] = ()) -> EvaluationOutcome:
-        """Score what is stored and write the table."""
-        results = collect(self.store)
-        write_results(self.store, results)
-        return EvaluationOutcome(results, self.warnings, tuple(missed))
+
+def score_all(opened: OpenEvaluation, missed: Sequence[Missed] = ()) -> Results:
+    """Score what is stored and write the table."""
+    results = replace(collect(opened.store), missed=tuple(missed), warnings=opened.warnings)
+    write_results(opened.store, results)
+    return results
 
 
 @contextmanager
 def open_evaluation(
-    plan: Plan,
-    folder: Path,
-    *,
-    listener: Listener | None = None,
-    prepare: int | None = None,
+    plan: Plan, folder: Path, *, listener: Listener, prepare: int | None = None
 ) -> Iterator[OpenEvaluation]:
     """Check a plan and lock its folder, for as long as the ``with`` block lasts; see `evaluate` for the arguments."""
-    listener = listener or Listener()
     load_checksums(folder)
     plan = plan_with_stored(folder, plan)  # a folder that is refused stays untouched: no lock, no scratch
     if any(not Store(folder, plan).path(unit).is_file() for unit in plan.units):
         check_can_run(plan)
     with _without_traces(folder), locked(folder):
         store = open_folder(folder, plan)
-        state = inspect_store(store)
-        warnings = tuple(f"{problem}; the unit is computed again" for problem in state.damaged)
+        parts, damaged = store.survey(tracked(plan.parts, "reading units", len(plan.parts)))
+        warnings = tuple(f"{problem}; the unit is computed again" for problem in damaged)
         for warning in warnings:
-            listener.warning(warning)
-        incomplete = {str(part) for part in state.missing}
-        for part in state.stored:
-            if str(part) not in incomplete:
-                listener.stored(part)
-        parts: Sequence[Part] = state.missing
+            listener.message(warning)
         if parts:
             save_known_checksums(plan, folder)
             if preparing_processes(plan.model.device, prepare) and CLEAN_SET in plan.data.contents:
                 # Some shifts take twenty times as long as others. Condition by condition, the model would wait for all of
                 # the slow ones, and the processes that read images would have nothing to do during the fast ones.
-                parts = sorted(parts, key=lambda part: part.images[0])
+                parts.sort(key=lambda part: part.images[0])
         yield OpenEvaluation(store, parts, warnings)
 
 
@@ -225,17 +173,6 @@ def _without_traces(folder: Path) -> Iterator[None]:
         raise
 
 
-def _run(outcomes: Iterable[Done | Missed], listener: Listener) -> tuple[Missed, ...]:
-    missed = []
-    for one in outcomes:
-        if isinstance(one, Missed):
-            missed.append(one)
-            listener.missed(one)
-        else:
-            listener.finished(one)
-    return tuple(missed)
-
-
 def check_can_run(plan: Plan) -> None:
     """Refuse a plan whose versions, weights, calibration or images are not those that it was made with."""
     check_origin(plan)
@@ -243,7 +180,7 @@ def check_can_run(plan: Plan) -> None:
     PlannedImages(plan)
 
 
-def start_entry(job: Job, engine: str, workers: int | None) -> dict[str, object]:
+def start_entry(job: Job, engine: str, workers: int | None, command: str = "") -> dict[str, object]:
     """What the manifest keeps of a start."""
     device = job.device or job.workload.device
     here = default_workers(device, job.workload.threads) if workers is None else workers
@@ -253,6 +190,7 @@ def start_entry(job: Job, engine: str, workers: int | None) -> dict[str, object]
         "device": device,
         "engine": engine,
         "workers": here if engine == "local" else None,
+        **({"command": command} if command else {}),
     }
 
 
@@ -266,42 +204,15 @@ def missed_message(missed: Sequence[Missed]) -> str:
     )
 
 
-class SetOptions(TypedDict, total=False):
-    """What `evaluate_model` and `gramloop.tune` take alike, as keywords.
-
-    task: what is predicted, where the model has several tasks.
-    conditions, severities, images: fewer of them.
-    truth: "clean" compares with what the plain model predicts on the clean image, and needs no labels.
-    split, classes: of a set of label pictures.
-    device: where it runs: auto, cpu, cuda, cuda:1 or mps.
-    version: what you call a model of your own code, where its content may change or its predictions vary.
-    trust_remote_code: let a transformers folder, hf:FOLDER, run Python code that it holds.
-    """
-
-    task: str | None
-    conditions: Sequence[str]
-    severities: Sequence[int]
-    images: int | None
-    truth: TruthKind
-    split: str
-    classes: Path | str | None
-    device: str | None
-    version: str
-    trust_remote_code: bool
-
-
 def evaluate_model(
     model: Model,
     data: Path | str | None = None,
     *,
     suite: str,
     out: Path | str,
-    methods: Sequence[str] = (),
-    workers: int | None = None,
-    batch: int = 1,
-    prepare: int | None = None,
-    dtype: WeightPrecision = "float32",
-    **options: Unpack[SetOptions],
+    listener: Listener | None = None,
+    command: str = "",
+    **options: Any,
 ) -> Results:
     """Evaluate methods on a model over a suite, or resume an earlier call.
 
@@ -310,71 +221,182 @@ def evaluate_model(
             function from an image to a prediction, which runs in this process.
         data: the folder of the set; scenes are drawn where the suite is one of scenes.
         suite: such as "scenes-c", "coco-c" or "my-set-c".
-        out: the folder for plan and results; methods are added to those it holds.
-        methods: as ``--method``; the plain model and, where it can be replayed, the published replay by default.
-        workers: processes; as many as the cores hold, or one per GPU, by default.
-        batch: images of one size that the model is given at once, where it can.
-        prepare: processes that read images for each worker, 0 for a thread; all cores next to GPUs by default.
-        dtype: of the backbone's weights; "bfloat16" halves their memory, where the model is loaded by name.
-        options: see `SetOptions`.
+        out: the folder for the plan and results; methods are added to those it holds.
+        listener: called as the work proceeds; on a terminal, a bar by default.
+        command: what was typed to get here, for the report.
+        options: any other field of `EvaluateOptions` and its groups: methods, task, conditions, severities, images, truth,
+            calibration, diagnostics, short_side, workers, batch, engine, device, version and more.
 
     Returns:
         The scores of everything that the folder holds.
     """
-    check_precision(dtype)
-    folder = Path(out)
-    if data is None:
-        check_before_drawing(folder, folder / SCENES)
-    load_checksums(folder)
-    request, many = request_for(model, data, suite, folder, workers, **options)
-    more: dict[str, Any] = {
-        "methods": methods,
-        "batch": batch,
-        "dtype": dtype,
-        "calibration_split": split_in(folder),
-    }
-    device = numbered_device(options.get("device"))
-    outcome = evaluate(
-        make_plan(replace(request, **more)), folder, workers=many, device=device, prepare=prepare
+    asked, held = options_for(EvaluateOptions, model, data, suite=suite, out=out, **options)
+    if listener is None and sys.stderr.isatty():
+        from gramloop.evaluate.display import Display
+
+        listener = Display()
+    results = run_evaluation(asked, listener or Listener(), held, command)
+    if results.missed:
+        raise GramLoopError(missed_message(results.missed))
+    return results
+
+
+def options_for(
+    kind: type[_Options], model: Model, data: Path | str | None, **options: Any
+) -> tuple[_Options, Model | None]:
+    """The options of a call from Python, and the model if it exists in memory alone."""
+    held = None if isinstance(model, str) else model
+    if held is not None:
+        if options.get("workers") not in (None, 1):
+            raise GramLoopError(
+                f"workers is {options['workers']}; a model in memory cannot be sent to other processes: name a function "
+                "that makes it, such as my_models.py:make, or use one worker"
+            )
+        options["workers"] = 1
+    named = {"model": model} if held is None else {}
+    return from_keywords(kind, {**options, **named, "data": data}), held
+
+
+def run_evaluation(
+    options: EvaluateOptions, listener: Listener, held: Model | None = None, command: str = ""
+) -> Results:
+    """Run what options ask for, and time the methods alone where that costs little in comparison.
+
+    Args:
+        options: what is evaluated, in which folder, and how.
+        listener: called as the work proceeds.
+        held: a model in memory, in place of the one that is named.
+        command: that was typed, for the manifest.
+    """
+    folder, work = options.out, options.work
+    work.check(options.model.device)
+    engine = work.open_engine()
+    plan = plan_with_stored(folder, plan_evaluation(options, held))
+    listener.message(f"{len(plan.units)} units, {plan.images} images, plan {plan.hash}")
+    if plan.calibration_split is not None:
+        listener.message(str(plan.calibration_split))
+    device = numbered_device(options.model.device) if engine is None else None
+    results = evaluate(
+        plan,
+        folder,
+        workers=work.workers,
+        engine=engine,
+        engine_name=work.engine,
+        listener=listener,
+        device=device,
+        prepare=work.prepare,
+        command=command,
     )
-    if outcome.missed:
-        raise GramLoopError(missed_message(outcome.missed))
-    return outcome.results
+    if (
+        engine is None
+        and not results.missed
+        and len(results.plan.methods) > 1
+        and results.plan.images >= 20 * TRIED
+    ):
+        time_methods(results.plan, folder, device)
+    return results
+
+
+def plan_evaluation(
+    options: EvaluateOptions,
+    held: Model | None = None,
+    scenes: Path | None = None,
+    elsewhere: bool = False,
+) -> Plan:
+    """The plan that options describe, or the one in the folder where they name no suite.
+
+    Args:
+        options: what is evaluated.
+        held: a model in memory.
+        scenes: where scenes are drawn; in the folder by default.
+        elsewhere: it is run on another machine, or not at all.
+    """
+    folder, scenes = options.out, scenes or options.out / SCENES
+    if options.suite is None:
+        return _stored_plan(folder, options.model.device)
+    if options.data.data is None:
+        check_before_drawing(folder, scenes)
+    load_checksums(folder)
+    read_methods(options.methods or (BASELINE,))  # a typo is reported before scenes are drawn
+    elsewhere = elsewhere or options.work.engine != "local"
+    request = request_for(options.suite, options.data, options.model, scenes, held=held, elsewhere=elsewhere)
+    return make_plan(
+        replace(
+            request,
+            methods=options.methods,
+            calibration=None if options.calibration is None else str(options.calibration.resolve()),
+            calibration_split=split_in(folder),
+            alignment=options.alignment or "auto",
+            **shared_values(options.stored, StoredOptions),
+            **shared_values(options.work, PlannedWork),
+        )
+    )
+
+
+def _stored_plan(folder: Path, device: str | None) -> Plan:
+    if not (folder / PLAN).is_file():
+        raise GramLoopError(f"{folder} holds no evaluation to resume; begin one with --suite NAME")
+    plan = plan_in(folder)
+    if device is not None and (kind := choose_device(device).type) != plan.model.device:
+        raise GramLoopError(
+            f"{folder} was begun on {plan.model.device}, whose numbers are not mixed with those of {kind}; "
+            f"leave out --device {device}, or choose another folder"
+        )
+    return plan
 
 
 def request_for(
-    model: Model,
-    data: Path | str | None,
     suite: str,
-    out: Path,
-    workers: int | None,
-    scenes: str = "val",
-    **options: Unpack[SetOptions],
-) -> tuple[Request, int | None]:
-    """What a call asks for, and the number of processes; ``scenes`` is the split of those that are drawn."""
-    if workers is not None:
-        worker_count(workers)  # refused before scenes are drawn
-    if data is None and find_suite(suite).base != SUITE:
-        raise GramLoopError(f"data is missing: the folder of {suite}")
-    task, images, classes = options.get("task"), options.get("images"), options.get("classes")
-    device = choose_device(options.get("device"))
-    if isinstance(model, str):
-        files = model_files(model, options.get("trust_remote_code", False))
-    elif workers not in (None, 1):
-        raise GramLoopError(
-            f"workers is {workers}; a model in memory cannot be sent to other processes: name a function that makes it, "
-            "such as my_models.py:make, or use one worker"
-        )
+    data: DataOptions,
+    model: ModelOptions,
+    scenes: Path,
+    *,
+    held: Model | None = None,
+    split: str = "val",
+    elsewhere: bool = False,
+) -> Request:
+    """The evaluation of a model on a suite; scenes of a split are drawn where a suite of scenes has no folder."""
+    find_suite(suite).select(data.conditions, data.severities)  # a typo is reported before scenes are drawn
+    if data.data is None and find_suite(suite).base != SUITE:
+        raise GramLoopError(f"--data DIR is missing: the folder of {suite}")
+    check_precision(model.dtype)
+    device = choose_device(model.device) if held is not None else None
+    if held is not None:
+        task, files = model.task, hold_model(as_predictor(held, cast(Any, model.task), device=device))
     else:
-        files, workers = hold_model(as_predictor(model, cast(Any, task), device=device)), 1
-    drawn = SceneFiles(COUNT if images is None else images, split=scenes)
-    root = Path(data) if data is not None else draw_scenes(out / SCENES, drawn)
-    source = DataSource(
-        str(root.resolve()),
-        split=options.get("split", "validation"),
-        classes=None if classes is None else str(classes),
+        task, files = model.chosen_task(), model.files()
+    thresholded = task is None or get_task(task).thresholded
+    if data.truth_score is not None and not (data.truth == "clean" and thresholded):
+        raise GramLoopError("--truth-score belongs to --truth clean with --task detection or instance")
+    return Request(
+        suite=suite,
+        task=task,
+        files=files,
+        sizes=model.sizes(),
+        device=device_kind(model.device, elsewhere),
+        data=_source(data, scenes, split),
+        dtype=model.dtype,
+        truth_score=TRUTH_SCORE if data.truth_score is None else data.truth_score,
+        version=model.version,
+        **shared_values(data, TruthOptions),
     )
-    task = "semantic" if task is None and "folder" in files else task
-    same = ("conditions", "severities", "images", "truth", "version")
-    more: dict[str, Any] = {name: options[name] for name in same if name in options}  # type: ignore[literal-required]
-    return Request(suite=suite, task=task, files=files, data=source, device=device.type, **more), workers
+
+
+def _source(data: DataOptions, scenes: Path, split: str) -> DataSource:
+    """The images; scenes are drawn where there is no folder."""
+    if data.truth == "labels" and data.data is not None and has_photographs_alone(data.data):
+        raise GramLoopError(
+            f"--data {data.data} holds photographs without labels; add --truth clean, which compares predictions on "
+            "shifted photographs with those on the clean ones"
+        )
+    many = COUNT if data.images is None else data.images
+    root = data.data or draw_scenes(scenes, SceneFiles(many, split=split))
+    return DataSource(
+        str(root.resolve()),
+        split=data.split,
+        classes=str(data.classes) if data.classes else None,
+        origin=data.origin,
+        encoding=data.encoding,
+        partial=data.partial,
+        frost_textures=str(data.frost_textures.resolve()) if data.frost_textures else None,
+    )

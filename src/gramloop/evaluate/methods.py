@@ -11,12 +11,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gramloop.errors import GramLoopError, did_you_mean, then
-from gramloop.mitigations.base import Mitigation
-from gramloop.mitigations.calibration import sha256_of
-from gramloop.mitigations.replay import REPLAYS, Replay
+from gramloop.errors import GramLoopError, did_you_mean, short_repr, then
 from gramloop.mitigations.stack import (
     KINDS,
+    REPLAYS,
+    Replay,
+    Stack,
     names_mitigations,
     parse_mitigations,
     read_mitigations,
@@ -26,8 +26,9 @@ from gramloop.mitigations.stack import (
     stack_json,
     stack_scales,
 )
-from gramloop.replay.config import FIELDS, ReplayConfig, parse_replay, read_replay, route, split_setting
-from gramloop.replay.cost import extra_blocks
+from gramloop.replay.config import FIELDS, ReplayConfig, extra_blocks, parse_replay, route, split_setting
+from gramloop.util.files import file_digest
+from gramloop.util.json_files import refuse_unknown
 
 BASELINE, GRAMLOOP = "baseline", "gramloop"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -35,15 +36,14 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 @dataclass(frozen=True)
 class Method:
-    """A name in tables, and the replay or the mitigations it stands for; without either, the model as it is.
+    """A name in tables, and the mitigations it stands for; without any, the model as it is.
 
     calibration: the sha256 of the statistics of in-distribution images that it uses, empty where it uses none.
     calibration_file: such a file that came with its settings.
     """
 
     name: str
-    replay: ReplayConfig | None = None
-    mitigations: tuple[Mitigation, ...] = ()  # a replay in addition to others is among them
+    stack: Stack = ()
     calibration: str = ""
     calibration_file: Path | None = field(default=None, compare=False)
 
@@ -52,22 +52,20 @@ class Method:
             raise GramLoopError(
                 f"{self.name!r} is no name for a method; use letters, digits, dots and hyphens"
             )
-        if (self.name == BASELINE) != (self.replay is None and not self.mitigations):
+        if (self.name == BASELINE) != (not self.stack):
             raise GramLoopError(
                 f"the method without a replay or another mitigation, and only that one, is called {BASELINE}"
             )
-        if self.replay is not None and self.mitigations:
-            raise GramLoopError(f"the replay of {self.name} belongs among its mitigations")
+
+    @cached_property
+    def replay(self) -> ReplayConfig | None:
+        """The replay of a method that does nothing else."""
+        return replay_alone(self.stack)
 
     @property
     def uses_calibration(self) -> bool:
         """Whether statistics of in-distribution images can change its predictions."""
-        return any(each.stage in ("pixels", "features") for each in self.mitigations)
-
-    @property
-    def has_replay(self) -> bool:
-        """Whether a replay is among what it does."""
-        return self.replay is not None or replay_of(self.mitigations) is not None
+        return any(each.stage in ("pixels", "features") for each in self.stack)
 
     @cached_property
     def hash(self) -> str:
@@ -77,33 +75,30 @@ class Method:
 
     def with_window(self, depth: int) -> Method:
         """The same with its window resolved, so that no later default can change what was run."""
-        stack = tuple(
+        stack = (
             Replay(_with_window(each.config, depth)) if isinstance(each, Replay) else each
-            for each in self.mitigations
+            for each in self.stack
         )
-        return replace(
-            self, replay=None if self.replay is None else _with_window(self.replay, depth), mitigations=stack
-        )
+        return replace(self, stack=tuple(stack))
 
     def blocks(self, depth: int) -> int:
         """Blocks executed for one image, over all views of it."""
-        replay = self.replay or replay_of(self.mitigations)
+        replay = replay_of(self.stack)
         one = depth + (0 if replay is None else extra_blocks(replay, depth))
-        return one * len(stack_scales(self.mitigations))
+        return one * len(stack_scales(self.stack))
 
-    def as_json(self) -> dict[str, Any] | None:
-        """The replay's settings, or None; of mitigations their text, the replay's settings and the calibration."""
-        if not self.mitigations:
-            return None if self.replay is None else self.replay.as_json()
+    def as_json(self) -> dict[str, Any]:
+        """The mitigations as `stack_json` writes them, and the calibration."""
         used = {"calibration": self.calibration} if self.calibration else {}
-        return {**stack_json(self.mitigations), **used}
+        return {**stack_json(self.stack), **used}
 
     @classmethod
     def from_json(cls, name: str, settings: object) -> Method:
         """The method of a plan file."""
-        if isinstance(settings, dict) and "mitigations" in settings:
-            return cls(name, None, stack_from_json(settings), str(settings.get("calibration", "")))
-        return cls(name, None if settings is None else ReplayConfig.from_json(settings))
+        if not isinstance(settings, dict):
+            raise GramLoopError(f"the method {name} is {short_repr(settings)}; it is an object")
+        refuse_unknown(settings, dict.fromkeys(("mitigations", "replay", "calibration")), name, "a method")
+        return cls(name, stack_from_json(settings), str(settings.get("calibration", "")))
 
 
 def parse_method(text: str) -> Method:
@@ -115,13 +110,14 @@ def parse_method(text: str) -> Method:
             ``NAME=recentre:0.3+gramloop``, or without a name ``recentre:0.3``, which is then called recentre-0.3.
     """
     if (mark := re.search("[=:+]", text)) and mark[0] == "=":
-        return _mitigated(*text.split("=", 1))
+        name, rest = text.split("=", 1)
+        return Method(name, parse_mitigations(rest))
     name, _, rest = text.partition(":")
-    table = {BASELINE: None, **REPLAYS}
+    table: dict[str, Stack] = {BASELINE: (), **{key: (Replay(each),) for key, each in REPLAYS.items()}}
     of_a_replay = rest.endswith(".json") or split_setting(rest.split(",")[0])[0] in FIELDS
     known = names_mitigations(text)
     if ("+" in text and (known or not of_a_replay)) or (known and name not in table and not of_a_replay):
-        return _mitigated(re.sub("[:+,]", "-", text.replace("=", "")), text)
+        return Method(re.sub("[:+,]", "-", text.replace("=", "")), parse_mitigations(text))
     if not rest:
         if name not in table:
             wrong = f"there is no method {name!r}{did_you_mean(name, [*table, *KINDS])}"
@@ -134,30 +130,14 @@ def parse_method(text: str) -> Method:
         raise GramLoopError(f"{name} has its settings already; give a method with others another name")
     if rest.endswith(".json"):
         stored = read_mitigations(rest)
-        if not stored.stack or replay_alone(stored.stack) is not None:
-            return Method(name, read_replay(rest))
-        return Method(name, None, stored.stack, calibration_file=stored.calibration)
-    return Method(name, parse_replay(rest))
+        stack = stored.stack or (Replay(ReplayConfig(replays=0)),)
+        return Method(name, stack, calibration_file=stored.calibration)
+    return Method(name, (Replay(parse_replay(rest)),))
 
 
-def _mitigated(name: str, text: str) -> Method:
-    stack = parse_mitigations(text)
-    config = replay_alone(stack)
-    return Method(name, None, stack) if config is None else Method(name, config)
-
-
-def read_methods(texts: Sequence[str], replay: str | None = None) -> list[Method]:
-    """The methods of texts.
-
-    Args:
-        texts: as `parse_method` reads them.
-        replay: a settings file for the method ``gramloop``, which is added where it was not named.
-    """
+def read_methods(texts: Sequence[str]) -> list[Method]:
+    """The methods of texts, as `parse_method` reads them."""
     methods = [parse_method(text) for text in texts]
-    if replay is not None:
-        tuned = Method(GRAMLOOP, read_replay(replay))
-        methods = [tuned if method.name == GRAMLOOP else method for method in methods]
-        methods += [tuned] if tuned not in methods else []
     check_methods(methods)
     return methods
 
@@ -175,7 +155,7 @@ def calibration_of(given: str | Path | None, methods: Sequence[Method]) -> Path 
     """The file with statistics of in-distribution images: the one given, or that of the methods' own settings files."""
     files = [Path(given)] if given is not None else []
     files += [method.calibration_file for method in methods if method.calibration_file is not None]
-    if len({sha256_of(each) for each in files}) > 1:
+    if len({file_digest(each) for each in files}) > 1:
         raise GramLoopError(
             f"{files[0]} and {files[-1]} differ, and one evaluation has one calibration; run two"
         )
@@ -208,7 +188,7 @@ def blocks_per_view(methods: Sequence[Method], depth: int, traced: bool = False)
     With a trace, a replay that would measure no drift is probed like one with the Gram gate.
     """
     replays = [method.replay for method in methods if method.replay is not None]
-    others = sum(method.blocks(depth) for method in methods if method.mitigations)
+    others = sum(method.blocks(depth) for method in methods if method.stack and method.replay is None)
     if not replays:
         return others + (depth if any(method.name == BASELINE for method in methods) else 0)
     if traced:
@@ -231,7 +211,9 @@ def with_companions(methods: Sequence[Method]) -> list[Method]:
     wanted = {"raw": _raw(first.replay), "matched": _matched(first.replay)}
     present = [method.replay for method in methods]
     missing = [
-        Method(f"{first.name}-{kind}", replay) for kind, replay in wanted.items() if replay not in present
+        Method(f"{first.name}-{kind}", (Replay(replay),))
+        for kind, replay in wanted.items()
+        if replay not in present
     ]
     return [*methods, *missing]
 

@@ -22,7 +22,7 @@ from gramloop.data.records import LabelledImage, Record
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import Method, check_methods, companions_of
-from gramloop.metrics.depth import Alignment
+from gramloop.metrics.scores import Alignment
 from gramloop.mitigations.calibration import CalibrationStats
 from gramloop.tasks.base import AnyTask, Categories, get_task, task_names
 from gramloop.tasks.identity import Behaviour, first_change
@@ -31,7 +31,7 @@ from gramloop.tasks.predictor import AnyPredictor
 from gramloop.util.device import RUN_SEED
 from gramloop.util.json_files import checked, first_difference, read_json
 
-LAYOUT = 3
+LAYOUT = 4
 PICTURES = 4  # images of every condition that keep what a figure needs
 TRUTH_SCORE = 0.5  # a box or mask of a clean prediction that scores less is not taken for an object
 AGREEMENT = "agreement"  # before the name of every metric of a run without labels
@@ -176,6 +176,7 @@ class Workload:
     load_task: Callable[[], AnyTask] = field(repr=False)  # in a process that may not have registered it yet
     # reads or learns the statistics of in-distribution images, where methods use some
     load_calibration: Callable[[AnyPredictor, ImageSource], CalibrationStats | None] | None = None
+    match_names: bool = False  # bring the model's class numbers to those of the set, by name
     label_free: bool = False  # compare with the baseline's prediction on the clean image, and read no labels
     truth_score: float = TRUTH_SCORE  # of a clean prediction's box or mask that counts as an object
     alignment: Alignment = "auto"  # of predicted depth with the true one

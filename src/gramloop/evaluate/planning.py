@@ -26,14 +26,13 @@ from gramloop.evaluate.methods import (
     read_methods,
     with_companions,
 )
+from gramloop.evaluate.options import PlannedWork, StoredOptions, TruthOptions
 from gramloop.evaluate.plan import (
-    PICTURES,
     TRUTH_SCORE,
     CalibrationSplit,
     DataSource,
     Plan,
     PlannedModel,
-    TruthKind,
     check_truth,
     load_task,
 )
@@ -46,30 +45,30 @@ from gramloop.evaluate.provenance import (
     open_data,
     origin_versions,
 )
-from gramloop.metrics.depth import ALIGNMENTS, Alignment
-from gramloop.mitigations.calibration import SPLIT_IMAGES, CalibrationStats, placeholder_stats, sha256_of
-from gramloop.mitigations.mitigated import check_stack, needs_calibration, requires_calibration
-from gramloop.mitigations.replay import REPLAYS
-from gramloop.mitigations.stack import replay_of
+from gramloop.metrics.scores import ALIGNMENTS, Alignment
+from gramloop.mitigations.calibration import CalibrationStats
+from gramloop.mitigations.mitigated import check_stack, needs_calibration
+from gramloop.mitigations.stack import REPLAYS, replay_of
 from gramloop.tasks.base import AnyTask
 from gramloop.tasks.identity import identify
 from gramloop.tasks.loading import WeightPrecision, kind_of, load_predictor
 from gramloop.tasks.predictor import (
     AnyPredictor,
     ViTPredictor,
-    check_batch,
     check_replay,
+    class_numbers,
     name_of,
-    numbered_as,
+    takes_batches,
 )
 from gramloop.util.device import deterministic
-from gramloop.util.processes import MOST_THREADS
+from gramloop.util.files import file_digest
+from gramloop.util.options import check_limits
 
 SHARD = 50  # images per unit: minutes of a large model, and small enough to lose
 
 
 @dataclass(frozen=True)
-class Request:
+class Request(TruthOptions, PlannedWork, StoredOptions):
     """What is to be evaluated, as a user asks for it."""
 
     suite: str  # such as "scenes-c", "coco-c" or "my-set-c"
@@ -78,24 +77,11 @@ class Request:
     data: DataSource
     # as `parse_method` reads them; by default baseline and, where possible, gramloop
     methods: Sequence[str] = ()
-    conditions: Sequence[str] = ()  # some of the suite's; all by default
-    severities: Sequence[int] = ()
-    images: int | None = None  # the first so many of every condition
-    shards: int | None = None  # parts that every condition is cut into
     sizes: Mapping[str, Any] = field(default_factory=dict)  # how the model is given images, if not as usual
     device: str = "cpu"  # of each worker
-    threads: int = 1  # of each worker
-    # store what replays measure, and run the companions of the first Gram-gated one
-    diagnostics: bool = False
-    pictures: int = PICTURES  # first images of every condition that keep what figures show
-    keep: Sequence[str] = ()  # ids of more images that do
-    alignment: Alignment = "auto"  # of predicted depth with the true one; see `gramloop.metrics.depth`
-    replay: str | None = None  # a settings file for the method gramloop
-    # "clean" is the plain model's prediction on the clean image, and needs no labels
-    truth: TruthKind = "labels"
+    alignment: Alignment = "auto"  # of predicted depth with the true one; see `gramloop.metrics.scores`
     truth_score: float = TRUTH_SCORE  # of a clean prediction's box or mask that counts as an object
     dtype: WeightPrecision = "float32"  # of the backbone's weights
-    batch: int = 1  # images of one size that the model is given at once
     calibration: str | None = None  # a file with statistics of in-distribution images
     # of a folder that methods are added to; else one is chosen
     calibration_split: CalibrationSplit | None = None
@@ -103,12 +89,7 @@ class Request:
 
     def __post_init__(self) -> None:
         check_truth(self.truth, self.truth_score)
-        for name in ("images", "shards", "threads", "batch"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise GramLoopError(f"the number of {name} must be at least 1, not {value}")
-        if self.threads > MOST_THREADS:
-            raise GramLoopError(f"the number of threads must be at most {MOST_THREADS}, not {self.threads}")
+        check_limits(self)
         if self.alignment not in ALIGNMENTS:
             raise GramLoopError(f"the alignment is one of {', '.join(ALIGNMENTS)}, not {self.alignment!r}")
 
@@ -128,7 +109,7 @@ def make_plan(request: Request) -> Plan:
 def plan_and_model(request: Request) -> tuple[Plan, AnyPredictor]:
     """The plan of `make_plan`, and the predictor without weights that it was made with."""
     if request.methods:
-        read_methods(request.methods, request.replay)  # a typo is reported before anything is opened
+        read_methods(request.methods)  # a typo is reported before anything is opened
     predictor = load_predictor(
         cast(Any, request.task), request.files, request.sizes, device="meta", dtype=request.dtype
     )
@@ -158,7 +139,7 @@ def plan_and_model(request: Request) -> tuple[Plan, AnyPredictor]:
         calibration=None if calibration is None else str(calibration),
         calibration_split=split,
     )
-    return plan, images.predictor
+    return plan, predictor
 
 
 def _model(request: Request, predictor: AnyPredictor, size: tuple[int, int]) -> PlannedModel:
@@ -185,29 +166,29 @@ def _methods(
     request: Request, predictor: AnyPredictor, opened: OpenSuite
 ) -> tuple[tuple[Method, ...], Path | None, CalibrationSplit | None]:
     """The methods with windows resolved, each checked with the model; their calibration file, or calibration split."""
-    named = read_methods(request.methods or _default_methods(predictor), request.replay)
+    named = read_methods(request.methods or _default_methods(predictor))
     calibration = calibration_of(request.calibration, named)
     stats = None if calibration is None else CalibrationStats.read(calibration)
-    digest = "" if calibration is None else sha256_of(calibration)
+    digest = "" if calibration is None else file_digest(calibration)
     split, depth = request.calibration_split, predictor.cost().baseline
-    if stats is None and any(requires_calibration(each.mitigations, predictor) for each in named):
+    if stats is None and any(needs_calibration(each.stack, predictor, optional=False) for each in named):
         split = split or choose_split(opened, request.images)
     methods = []
     for method in named:
         used = digest if method.uses_calibration else ""
-        if method.replay is not None:
-            check_replay(predictor, method.replay)
-        if split is not None and needs_calibration(method.mitigations, predictor):
-            check_stack(method.mitigations, predictor, placeholder_stats(predictor, SPLIT_IMAGES))
+        if split is not None and needs_calibration(method.stack, predictor):
+            check_stack(method.stack, predictor, calibrates=True)
             used = split.contents
         else:
-            check_stack(method.mitigations, predictor, stats)
+            check_stack(method.stack, predictor, stats)
         methods.append(replace(method, calibration=used, calibration_file=None).with_window(depth))
     methods = with_companions(methods) if request.diagnostics else methods
     if request.batch > 1:
-        check_batch(predictor)
+        if not takes_batches(predictor):
+            note = f"{name_of(predictor)} predicts one image at a time, also with --batch"
+            warnings.warn(note, GramLoopWarning, stacklevel=2)
         for method in methods:
-            if (replay := method.replay or replay_of(method.mitigations)) and replay.adaptive is not None:
+            if (replay := replay_of(method.stack)) and replay.adaptive is not None:
                 raise GramLoopError(
                     f"{method.name} decides for each image whether to replay it; leave out --batch"
                 )
@@ -228,6 +209,7 @@ class _Images:
 
     def __init__(self, request: Request, task: AnyTask, predictor: AnyPredictor) -> None:
         self.request, self.task, self.predictor = request, task, predictor
+        self.numbers: dict[int, int] = {}  # of the set, by those of the model
         self.counts: dict[str, int] = {}
         self.categories: dict[int, str] = {}
         self.things: frozenset[int] = frozenset()
@@ -260,7 +242,7 @@ class _Images:
             self.things = frozenset(getattr(self.predictor, "things", ()))
         elif not self.counts and self.task.has_classes:
             if kind_of(request.files) not in ("tiny", "files"):
-                self.predictor = numbered_as(self.predictor, data.categories)
+                self.numbers = class_numbers(self.predictor.classes, data.categories)
             self.categories, self.things = dict(data.categories), data.things
         images = self.counts[key] = min(len(data), request.images or len(data))
         if request.keep:
@@ -268,7 +250,8 @@ class _Images:
         if owner in self.contents:
             return
         if not label_free:
-            check_categories(self.predictor, self.task, data)
+            known = set(self.numbers.values() or self.predictor.classes)
+            check_categories(known, self.task, data)
         sizes = [(one.height * one.width, one.height, one.width) for one in data[:images]]
         self.smallest = min([*sizes, self.smallest] if self.smallest[0] else sizes)
         check_sizes(self.predictor, data, images)
@@ -304,9 +287,9 @@ def _open(request: Request, task: AnyTask) -> OpenSuite:
     return opened
 
 
-def check_categories(predictor: AnyPredictor, task: AnyTask, data: DataSet) -> None:
+def check_categories(known: set[int], task: AnyTask, data: DataSet) -> None:
     """Refuse a set with classes that the model has no number for."""
-    listed, known = set(data.categories), set(predictor.classes)
+    listed = set(data.categories)
     if not known:  # custom code may not list them
         return
     if task.closed_classes and len(known) != len(listed):

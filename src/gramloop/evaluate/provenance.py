@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,8 +22,7 @@ from gramloop import __version__
 from gramloop.data.checks import frost_fingerprint, package_versions, with_contents
 from gramloop.data.opening import OpenSuite, ReadOptions, open_suite
 from gramloop.data.records import DataSet, Image8, LabelledImage, Record, shift_record
-from gramloop.data.scenes.drawing import RECIPE, scene
-from gramloop.data.scenes.files import SUITE
+from gramloop.data.scenes import RECIPE, SUITE, scene
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import (
@@ -46,11 +46,10 @@ from gramloop.shifts.common import RECIPE_VERSION
 from gramloop.tasks.base import read_labelled
 from gramloop.tasks.graphs import runtime_versions
 from gramloop.tasks.identity import check_identity, first_change, is_user_code
-from gramloop.tasks.loading import TRUSTED, load_numbered, name_conclusions
+from gramloop.tasks.loading import TRUSTED, kind_of, load_predictor, name_conclusions
 from gramloop.tasks.predictor import AnyPredictor
-from gramloop.util.checksums import file_digest, first_changed, load_checksums, save_checksums
 from gramloop.util.device import deterministic
-from gramloop.util.files import files_below
+from gramloop.util.files import file_digest, files_below, first_changed, load_checksums, save_checksums
 
 _SUGGESTION = "replay.json"  # may lie next to weights, and decides no prediction
 _WEIGHT_SUFFIXES = (".json", ".safetensors", ".pth")
@@ -58,6 +57,8 @@ _OTHER_SUFFIXES = (".bin", ".pt", ".txt")  # that transformers may have, too
 CLEAN_SET = "clean"  # the checksums of the set that conditions are made from
 FROST = "frost textures"  # the checksum of the user's
 CALIBRATION = "calibration.safetensors"  # in the results folder
+# the beginning of the sha256 in the name of a released file, such as dinov3_vitl16-8aa4cbdd.pth; a date is none
+_NAMED_DIGEST = re.compile(r"-(?!20\d{6}\.)([0-9a-f]{8,64})\.(pth|safetensors)$")
 _SCENE_SPLIT = "calibration"  # of drawn scenes
 
 
@@ -81,6 +82,7 @@ def plan_workload(plan: Plan, folder: Path | None = None) -> Workload:
     return Workload(
         **{name: getattr(plan, name) for name in same},
         categories=plan.classes,
+        match_names=not plan.label_free and kind_of(plan.model.files) not in ("tiny", "files"),
         load_predictor=partial(load_planned, plan, folder),
         open_images=partial(PlannedImages, plan),
         load_task=plan.load_task,
@@ -97,8 +99,8 @@ def load_planned(plan: Plan, folder: Path | None = None, device: str | None = No
         load_checksums(folder)
     check_origin(plan)
     model = plan.model
-    predictor = load_numbered(
-        cast(Any, plan.task), model.files, model.sizes, device or model.device, plan.categories, model.dtype
+    predictor = load_predictor(
+        cast(Any, plan.task), model.files, model.sizes, device or model.device, dtype=model.dtype
     )
     if model.behaviour is not None:
         given = model.files, predictor, device or model.device, model.sha256, model.behaviour
@@ -169,8 +171,18 @@ def weight_files(files: Mapping[str, str], task: str | None = None) -> dict[str,
 
 
 def file_checksums(files: Mapping[str, str], task: str | None = None) -> dict[str, str]:
-    """The sha256 of every weight file that takes part in a task, what names decide, and the version of what runs a graph."""
-    found = {name: file_digest(path) for name, path in weight_files(files, task).items()}
+    """The sha256 of every weight file that takes part in a task, what names decide, and the version of what runs a graph.
+
+    A file whose name ends in the beginning of another sha256, as names of released files do, is refused.
+    """
+    places = weight_files(files, task)
+    found = {name: file_digest(path) for name, path in places.items()}
+    for name, path in places.items():
+        named = _NAMED_DIGEST.search(path.name)
+        if named and not found[name].startswith(named[1]):
+            raise GramLoopError(
+                f"{path} is damaged or renamed: its sha256 begins with {found[name][:8]}, its name says {named[1]}"
+            )
     return {
         **found,
         **name_conclusions(files),

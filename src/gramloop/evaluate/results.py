@@ -1,7 +1,6 @@
-"""Scores from stored units: a row for each condition and method, in full precision, means over shifts, and robustness.
+"""Scores from stored units: a row for each condition and method, in full precision, and means over shifts.
 
-Means (mPC, COCO-O's mAP) appear once all conditions are complete. rPC, mCE and effective robustness are not in
-results.csv: they need a second evaluation, or follow from its rows.
+Means (mPC, COCO-O's mAP) appear once all conditions are complete.
 """
 
 from __future__ import annotations
@@ -10,40 +9,25 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from gramloop.data.suites import Condition, find_suite
+from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import AGREEMENT, Plan, condition_of
 from gramloop.evaluate.rows import Failure
-from gramloop.evaluate.store import (
-    PLAN,
-    RESULTS,
-    Store,
-    StoredCondition,
-    plan_in,
-    read_condition,
-)
-from gramloop.metrics.robustness import (
-    coco_o_map,
-    effective_robustness,
-    mean_corruption_error,
-    mean_performance,
-    relative_performance,
-)
+from gramloop.evaluate.runner import Missed
+from gramloop.evaluate.store import RESULTS, Store, StoredCondition, read_condition
+from gramloop.metrics.scores import mean_performance
 from gramloop.util.files import atomic_write
 from gramloop.util.progress import tracked
 from gramloop.util.table import Table, TableRepr, spreadsheet_text
 
 MEAN = "mean"  # over the shifted conditions: mPC, or COCO-O's mAP
-MCE_NOTE = "mCE: errors (100 - score) against the baseline's, by shift, in percent; 100 is the baseline, lower is better."
-COCO_O, COCO = "coco-o", "coco"  # the suites of effective robustness
 
 
 def metrics_of(plan: Plan) -> tuple[str, ...]:
@@ -69,10 +53,17 @@ class ConditionScores:
 
 @dataclass(frozen=True, repr=False)
 class Results(TableRepr):
-    """All conditions of a plan that are complete."""
+    """All conditions of a plan that are complete, and what went wrong in this run."""
 
     plan: Plan
     conditions: tuple[ConditionScores, ...]
+    missed: tuple[Missed, ...] = ()  # parts that did not fit into memory: the next run tries them again
+    warnings: tuple[str, ...] = ()  # stored files that could not be used
+
+    @property
+    def failures(self) -> tuple[tuple[str, Failure], ...]:
+        """Images that count for no method, each with its condition."""
+        return tuple((one.condition, failure) for one in self.conditions for failure in one.failures)
 
     @property
     def metric(self) -> str:
@@ -142,13 +133,30 @@ class Results(TableRepr):
                 "to_pandas needs pandas, which is not installed; to_arrow does not"
             ) from error
 
+    def as_json(self) -> dict[str, Any]:
+        """Plain values: scores by condition, method and metric, means and gains by method, and what went wrong."""
+        means = self.means()
+        return {
+            "suite": self.plan.suite,
+            "task": self.plan.task,
+            "plan": self.plan.hash,
+            "methods": self.methods,
+            "metric": self.metric,
+            "scores": {one.condition: one.scores for one in self.conditions},
+            "means": means,
+            "gains": {name: mean - means[BASELINE] for name, mean in means.items() if BASELINE in means},
+            "excluded": [f"{key}, image {one.image_id}: {one.reason}" for key, one in self.failures],
+            "missed": [f"{one.part}: {one.reason}" for one in self.missed],
+        }
+
     def __repr__(self) -> str:
         return str(self)
 
     def _table(self) -> Table:
         from gramloop.evaluate.display import results_table
 
-        return results_table(self)
+        shown = results_table(self)
+        return replace(shown, notes=(*shown.notes, *self.warnings))
 
 
 def _gain(value: float, baseline: float | None, method: str) -> str:
@@ -196,122 +204,3 @@ def _scored(store: Store[Plan], key: str) -> ConditionScores | None:
 def write_results(store: Store[Plan], results: Results) -> None:
     """Store the table as results.csv."""
     atomic_write(store.folder / RESULTS, results.csv().encode(), durable=True)
-
-
-@dataclass(frozen=True)
-class Robustness:
-    """rPC, mCE and effective robustness by method, in percent (points); empty where not known, and perhaps why."""
-
-    rpc: Mapping[str, float] = field(default_factory=dict)
-    mce: Mapping[str, float] = field(default_factory=dict)
-    er: Mapping[str, float] = field(default_factory=dict)
-    reason: str = ""
-
-
-def robustness(results: Results, clean: Path | None = None) -> Robustness:
-    """How much of the clean score is left: rPC, errors against the baseline's (mCE), and on COCO-O ER = mAP - 0.45 AP.
-
-    Args:
-        results: on shifted images.
-        clean: the folder of a finished evaluation on the same images without their shifts; for COCO-O, on COCO.
-    """
-    names, means, plan = results.methods, results.means(), results.plan
-    rpc: dict[str, float] = {}
-    mce: dict[str, float] = {}
-    er: dict[str, float] = {}
-    reasons = []
-    shifted = find_suite(plan.suite).generated and len(means) == len(names)
-    try:
-        if shifted and BASELINE in names:
-            reference, expected = results.scores_of(BASELINE), [condition_of(key) for key in plan.conditions]
-            mce = {
-                name: mean_corruption_error(results.scores_of(name), reference, expected) for name in names
-            }
-    except GramLoopError as error:
-        reasons.append(f"mCE is not known: {error}")
-    try:
-        if shifted and (scores := _clean_scores(results, clean)):
-            rpc = {name: relative_performance(means[name], scores[name]) for name in names}
-        elif has_effective(plan):
-            scores = _clean_scores(results, clean)
-            for name in names:
-                domains = {one.condition: one.scores[name]["AP"] for one in results.conditions}
-                er[name] = effective_robustness(coco_o_map(domains), scores[name])
-    except GramLoopError as error:
-        er = {}
-        reasons.append(f"{'ER' if has_effective(plan) else 'rPC'} is not known: {error}")
-    return Robustness(rpc, mce, er, "; ".join(reasons))
-
-
-def has_effective(plan: Plan) -> bool:
-    """Whether effective robustness is defined for what a plan evaluates."""
-    return plan.suite == COCO_O and plan.task == "detection"
-
-
-def check_clean_results(plan: Plan, clean: Path | None) -> Plan | None:
-    """The plan of results on clean images; refuses those that do not belong to a plan, before any work is done."""
-    if clean is None:
-        return None
-    suite = find_suite(plan.suite)
-    if plan.label_free or not (suite.generated or has_effective(plan)):
-        raise GramLoopError(
-            f"results on clean images belong to a -c or -p suite, or to {COCO_O}, with labels; this is "
-            f"{plan.suite}, {plan.task}, truth {plan.truth}"
-        )
-    if not (clean / PLAN).is_file():
-        raise GramLoopError(
-            f"{clean} holds no evaluation; give the folder of a finished one of the suite {suite.base}"
-        )
-    found = plan_in(clean)
-    if reason := _misfit(plan, found, COCO if has_effective(plan) else suite.base):
-        raise GramLoopError(f"{clean} {reason}")
-    if suite.generated and (reason := other_images(plan, found, str(clean))):
-        raise GramLoopError(reason)
-    return found
-
-
-def other_images(shifted: Plan, clean: Plan, name: str) -> str:
-    """How an evaluation on clean images has others than one on shifted images was made from, or nothing."""
-    [many] = set(clean.conditions.values())
-    if set(shifted.conditions.values()) != {many}:
-        asked = ", ".join(map(str, sorted(set(shifted.conditions.values()))))
-        return f"{name} has {many} images; rPC needs the {asked} of this evaluation"
-    here, there = shifted.data.contents.get("clean"), clean.data.contents.get("clean")
-    if here is not None and there is not None and here != there:
-        return f"{name} was made with other images; rPC needs those of this evaluation, unshifted"
-    return ""
-
-
-def _clean_scores(results: Results, clean: Path | None) -> dict[str, float]:
-    """The scores on clean images by method; empty where they are not known."""
-    own = next((one for one in results.conditions if one.condition == "clean"), None)
-    if (plan := check_clean_results(results.plan, clean)) is not None and clean is not None:
-        found = collect(Store(clean, plan)).conditions
-        if not found:
-            raise GramLoopError(f"the evaluation in {clean} is not finished")
-        own = found[0]
-    elif has_effective(results.plan):
-        raise GramLoopError(f"give --coco-results DIR, a finished evaluation of the suite {COCO}")
-    if own is None or results.plan.label_free:
-        return {}
-    scores = {name: values[results.metric] for name, values in own.scores.items()}
-    if not all(map(math.isfinite, scores.values())):
-        raise GramLoopError("clean images have no score for every method")
-    return scores
-
-
-def _misfit(shifted: Plan, clean: Plan, suite: str) -> str:
-    """Why an evaluation on the clean images of a suite does not belong to one on shifted ones, or nothing."""
-    if (clean.suite, clean.task, clean.truth) != (suite, shifted.task, shifted.truth):
-        return (
-            f"evaluates {clean.suite}, {clean.task}; needed is {suite}, {shifted.task}, with {shifted.truth}"
-        )
-    if dict(clean.model.sha256) != dict(shifted.model.sha256):
-        return "was made with other weights"
-    if dict(clean.model.sizes) != dict(shifted.model.sizes):
-        return f"used images in other sizes ({dict(clean.model.sizes)}, not {dict(shifted.model.sizes)})"
-    if lacking := [method.name for method in shifted.methods if method not in clean.methods]:
-        return (
-            f"has no method {lacking[0]} with these settings; every method of this evaluation is needed there"
-        )
-    return ""

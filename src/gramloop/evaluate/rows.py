@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import Unit, Workload
-from gramloop.metrics.depth import NoScoreError
+from gramloop.metrics.scores import NoScoreError
 from gramloop.tasks.base import AnyTask, Rows
 from gramloop.tasks.prediction import Prediction, ReplayMaps
 from gramloop.tasks.predictor import per_patch
@@ -52,7 +52,6 @@ class Facts:
 
     seconds: float  # of this method's calls, over all images; 0 where it came with those of `paired_with`
     paired_with: str  # the method predicted in the same calls, or nothing
-    blocks: int  # transformer blocks executed in these calls, counted
     wall_seconds: float  # of the whole part, all methods and the handling of images included
     peak_memory: int  # bytes while the part ran, of the process, or of the GPU where one was used
     device: str
@@ -87,8 +86,11 @@ class UnitRows:
     failures: images that count for no method. refused: images that this method alone could not predict.
     """
 
-    def __init__(self, workload: Workload, task: AnyTask, unit: Unit) -> None:
-        self.workload, self.task, self.unit = workload, task, unit
+    def __init__(
+        self, workload: Workload, task: AnyTask, unit: Unit, numbers: Mapping[int, int] | None = None
+    ) -> None:
+        """``numbers`` of the set by those of the model's classes, where they differ."""
+        self.workload, self.task, self.unit, self.numbers = workload, task, unit, numbers
         self.rows: list[dict[str, Any]] = []
         self.failures: list[Failure] = []
         self.refused: list[Failure] = []
@@ -98,6 +100,8 @@ class UnitRows:
         task, workload = self.task, self.workload
         if not isinstance(prediction, task.prediction):
             raise GramLoopError(f"a {type(prediction).__name__} cannot be scored as {task.name}")
+        if self.numbers:
+            prediction = task.renumber(prediction, self.numbers)
         try:
             prediction = task.align(prediction, truth, workload.alignment)
             statistics = task.statistics(prediction, truth, workload.categories)
@@ -114,9 +118,11 @@ class UnitRows:
         if workload.diagnostics and prediction.trace is not None:
             row.update(_means(prediction.trace))
         if position < workload.pictures or image_id in workload.keep:
-            row.update(task.encode(prediction))
-            if workload.label_free:
-                row.update({f"{CLEAN_PREFIX}{name}": v for name, v in task.encode_truth(truth).items()})
+            kept = task.encode(prediction)
+            row.update(kept)
+            if workload.label_free and kept:
+                shown = task.encode(task.as_prediction(truth))
+                row.update({f"{CLEAN_PREFIX}{name}": value for name, value in shown.items()})
             if prediction.trace is not None:
                 row.update(_kept(prediction.trace))
         self.rows.append(row)
@@ -204,8 +210,9 @@ def _means(trace: ReplayMaps) -> dict[str, object]:
 
 
 def _kept(trace: ReplayMaps) -> dict[str, object]:
-    after = np.full_like(trace.gate[-1], np.nan) if trace.post_drift is None else trace.post_drift
-    kept = np.stack([trace.drift[0], trace.drift[-1], trace.gate[-1], after])
+    many = len(trace.maps) // 2  # replays
+    after = trace.maps[2 * many :] if len(trace.maps) % 2 else np.full_like(trace.maps[:1], np.nan)
+    kept = np.concatenate([trace.maps[[0, many - 1, 2 * many - 1]], after])
     maps = per_patch(kept, trace.cell, LONGEST).astype(np.float32)
     return {"map_size": maps.shape[1:], "maps": maps.tobytes()}
 

@@ -10,7 +10,7 @@ candidates methods and its trials parts. Several processes, each with the model 
 
     workload = Workload(hash=…, task="semantic", categories=…, load_predictor=…, open_images=…, load_task=…)
     store = Store(folder, workload)
-    with start_workers(workload, store, workers=2) as workers:         # gramloop.evaluate.engines.local
+    with start_workers(workload, store, workers=2) as workers:         # gramloop.evaluate.engines
         for done in workers.run(store.missing(parts)):                 # as often as needed; `Done` or `Missed`
             …
     store.rows(units)                                                  # what was stored, as `MethodRows`
@@ -49,13 +49,11 @@ from gramloop.evaluate.plan import Part, Workload
 from gramloop.evaluate.rows import Facts, Failure, UnitRows
 from gramloop.evaluate.store import Store
 from gramloop.mitigations.mitigated import apply
-from gramloop.mitigations.replay import Replay
 from gramloop.mitigations.stack import Stack, replay_alone
 from gramloop.tasks.base import AnyTask, read_labelled
 from gramloop.tasks.prediction import Prediction
-from gramloop.tasks.predictor import AnyPredictor, name_of, predict_each
+from gramloop.tasks.predictor import AnyPredictor, class_numbers, name_of, predict_each
 from gramloop.util.device import deterministic, is_out_of_memory, peak_memory, release_memory, reset_peak
-from gramloop.util.forward_patch import BlockCounter, counting
 
 _UNSCORED = 16  # predicted images that may wait to be scored
 _KEPT = 1 << 28  # bytes of packed clean predictions in one process
@@ -103,9 +101,8 @@ class LoopImage:
     part: Part
     position: int
     record: Record | LabelledImage
-    clean: Record | LabelledImage | None = (
-        None  # without its shift, where that is predicted in place of labels
-    )
+    # without its shift, where that is predicted in place of labels
+    clean: Record | LabelledImage | None = None
     problem: str = ""  # why it counts for no method
     pixels: Image8 = field(default_factory=lambda: np.empty((0, 0, 3), np.uint8))  # (H, W, 3) RGB
     truth: Any = None
@@ -148,6 +145,9 @@ class Runner:
             with suppress(ImportError):  # pyarrow imports it at its first table: not while a GPU waits
                 import_module("pandas")
         self.predictor = workload.load_predictor(str(self.device))
+        self.numbers: dict[int, int] = {}  # of the set, by those of the model
+        if workload.match_names:
+            self.numbers = class_numbers(self.predictor.classes, workload.categories.names)
         self.images = workload.open_images()
         load = workload.load_calibration
         self.calibration = None if load is None else load(self.predictor, self.images)
@@ -213,16 +213,18 @@ class Runner:
     ) -> tuple[Finished, Sequence[Future[None]]]:
         """The loop over the images of a part; its rows are complete once all that is scored later is done."""
         scored = deque[Future[None]]()
-        rows = {unit.method.name: UnitRows(self.workload, self.task, unit) for unit in part.units}
+        rows = {
+            unit.method.name: UnitRows(self.workload, self.task, unit, self.numbers) for unit in part.units
+        }
         calls = prediction_calls(part.methods)  # the baseline comes with the first replay
-        spent = {call[-1].name: (0.0, 0) for call in calls}
+        spent = dict.fromkeys((call[-1].name for call in calls), 0.0)
         began = time.perf_counter()
         reset_peak(self.device)
-        with deterministic(self.workload.threads), counting(self.predictor.blocks) as counter:
+        with deterministic(self.workload.threads):
             for batch in _batches(loaded, self.workload.batch):
                 if stopped():
                     raise Stopped
-                self._predict(batch, calls, counter, spent)
+                self._predict(batch, calls, spent)
                 while len(scored) >= _UNSCORED:
                     scored.popleft().result()
                 scored.extend(_call(scorer, _add_rows, rows, image) for image in batch)
@@ -231,56 +233,46 @@ class Runner:
         facts = {}
         for call in calls:
             for method in call:
-                seconds, blocks = spent.get(method.name, (0.0, 0))
                 other = next((each.name for each in call if each != method), "")
-                facts[method.name] = Facts(seconds, other, blocks, *where)
+                facts[method.name] = Facts(spent.get(method.name, 0.0), other, *where)
         return Finished(part, rows, facts), scored
 
     def _predict(
-        self,
-        batch: Sequence[LoopImage],
-        calls: Iterable[tuple[Method, ...]],
-        counter: BlockCounter,
-        spent: dict[str, tuple[float, int]],
+        self, batch: Sequence[LoopImage], calls: Iterable[tuple[Method, ...]], spent: dict[str, float]
     ) -> None:
-        """Predict images of one size with all methods; ``spent`` are seconds and blocks by the last method of a call."""
+        """Predict images of one size with all methods; ``spent`` are seconds by the last method of a call."""
         if self.workload.label_free and not batch[0].problem:
             self._guarded(batch, self._clean.add_to, batch)
         usable = [image for image in batch if not image.problem]
         for call in calls if usable else ():
-            began, before = time.perf_counter(), counter.blocks
-            together = self._guarded(usable, self._predict_call, usable, call, self._traces(usable))
-            seconds, blocks = spent[call[-1].name]
-            blocks += (counter.blocks - before) * together  # a block runs once for a batch
-            spent[call[-1].name] = seconds + time.perf_counter() - began, blocks
+            began = time.perf_counter()
+            self._guarded(usable, self._predict_call, usable, call, self._traces(usable))
+            spent[call[-1].name] += time.perf_counter() - began
 
-    def _predict_call(self, images: Sequence[LoopImage], call: tuple[Method, ...], trace: bool | None) -> int:
+    def _predict_call(
+        self, images: Sequence[LoopImage], call: tuple[Method, ...], trace: bool | None
+    ) -> None:
         """Predict images of one size with the methods of one call, see `prediction_calls`.
 
         Args:
             images: keep the predictions.
             call: a method, or the baseline and the replay that it comes with.
             trace: whether replays return what they measure; None where they measure it anyway.
-
-        Returns:
-            The images that the model was given at once.
         """
         last = call[-1]
         if len(call) == 1:
-            return self._predict_alone(images, last, trace)
-        assert last.replay is not None
+            self._predict_alone(images, last, trace)
+            return
         found = predict_each(self.predictor, [image.pixels for image in images], last.replay, True, trace)
         for image, (baseline, replayed) in zip(images, found, strict=True):
             image.predictions[BASELINE], image.predictions[last.name] = baseline, replayed
             image.shared[id(image.pixels), ()] = baseline
-            image.shared[id(image.pixels), (Replay(last.replay),)] = replayed
-        return len(images)
+            image.shared[id(image.pixels), last.stack] = replayed
 
-    def _predict_alone(self, images: Sequence[LoopImage], method: Method, trace: bool | None) -> int:
+    def _predict_alone(self, images: Sequence[LoopImage], method: Method, trace: bool | None) -> None:
         """Predict images with one method; those whose pixels and what follows are known already share the prediction."""
-        stack = (Replay(method.replay),) if method.replay is not None else method.mitigations
-        filters = tuple(each for each in stack if each.stage == "pixels")  # they come first
-        rest = stack[len(filters) :]
+        filters = tuple(each for each in method.stack if each.stage == "pixels")  # they come first
+        rest = method.stack[len(filters) :]
         try:
             shown = [(image, self._filtered(image, filters)) for image in images]
             new = [(image, pixels) for image, pixels in shown if (id(pixels), rest) not in image.shared]
@@ -289,14 +281,15 @@ class Runner:
                 image.shared[id(pixels), rest] = prediction
             for image, pixels in shown:
                 image.predictions[method.name] = image.shared[id(pixels), rest]
-            return len(new)
+            return
         except GramLoopError as error:
-            if not (self.workload.keep_refusals and method.mitigations):
+            if not self.workload.keep_refusals or method.replay is not None:
                 raise
             if len(images) == 1:
                 images[0].predictions[method.name] = str(error)
-                return 1
-        return max(self._predict_alone([image], method, trace) for image in images)
+                return
+        for image in images:
+            self._predict_alone([image], method, trace)
 
     def _filtered(self, image: LoopImage, filters: Stack) -> Image8:
         """The pixels after filters; kept, so that the identity of an array distinguishes it from others."""

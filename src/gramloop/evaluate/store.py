@@ -35,6 +35,7 @@ from gramloop.evaluate.plan import (
     read_plan,
 )
 from gramloop.evaluate.rows import Facts, Failure, MethodRows, content_digest, unit_schema
+from gramloop.mitigations.stack import replay_of
 from gramloop.tasks.base import AnyTask
 from gramloop.util.files import atomic_write, is_taken, remove_leftovers
 from gramloop.util.json_files import read_checked
@@ -52,16 +53,6 @@ class UnusableFile(GramLoopError):  # noqa: N818 - the state of a file
 
 class ForeignFile(GramLoopError):  # noqa: N818 - the state of a file
     """A whole file that belongs to another plan, and is never overwritten."""
-
-
-@dataclass(frozen=True)
-class StoredUnit:
-    """A unit's file, read and checked."""
-
-    table: Any  # pyarrow.Table, see gramloop.evaluate.rows
-    failures: tuple[Failure, ...]
-    refused: tuple[Failure, ...]
-    facts: Facts
 
 
 @dataclass(frozen=True)
@@ -114,7 +105,7 @@ class Store(Generic[D]):
         pq.write_table(marked, sink, compression="zstd")
         atomic_write(self.path(unit), sink.getvalue().to_pybytes(), durable=True)
 
-    def read(self, unit: Unit) -> StoredUnit | None:
+    def read(self, unit: Unit) -> MethodRows | None:
         """A finished unit, None if it is not there; `UnusableFile` if it is damaged, `ForeignFile` if it is another's."""
         path = self.path(unit)
         if not path.is_file():
@@ -132,7 +123,7 @@ class Store(Generic[D]):
             raise UnusableFile(f"{path} is damaged: its checksum is another")
         return self._checked(unit, path, table, json.loads(entries[_KEY]))
 
-    def _checked(self, unit: Unit, path: Path, table: Any, about: Mapping[str, Any]) -> StoredUnit | None:
+    def _checked(self, unit: Unit, path: Path, table: Any, about: Mapping[str, Any]) -> MethodRows | None:
         if about.get("plan") != self.plan.hash:
             raise _foreign(path, f"belongs to the plan {about.get('plan')}, not to {self.plan.hash}")
         if about["unit"] != _described(unit):
@@ -144,23 +135,28 @@ class Store(Generic[D]):
         lost = {failure.position for failure in (*failures, *refused)}
         if table["position"].to_pylist() != [each for each in unit.images if each not in lost]:
             raise UnusableFile(f"{path} does not hold every image of its part once")
-        if self.plan.diagnostics and unit.method.has_replay and not about["diagnostics"]:
+        if self.plan.diagnostics and replay_of(unit.method.stack) and not about["diagnostics"]:
             return None  # it is run again, with what its replay measures
-        return StoredUnit(table, failures, refused, Facts(**about["facts"]))
+        facts = (Facts(**about["facts"]),)
+        return MethodRows(self.task, table.replace_schema_metadata(), failures, refused, facts)
+
+    def survey(self, parts: Iterable[Part]) -> tuple[list[Part], list[str]]:
+        """What is not stored of some parts, and which files are damaged, which count as not stored."""
+        missing, damaged = list[Part](), list[str]()
+        for part in parts:
+            lacking = []
+            for unit in part.units:
+                try:
+                    lacking += [unit.method] if self.read(unit) is None else []
+                except UnusableFile as problem:
+                    lacking.append(unit.method)
+                    damaged.append(str(problem))
+            missing += [replace(part, methods=tuple(lacking))] if lacking else []
+        return missing, damaged
 
     def missing(self, parts: Iterable[Part]) -> list[Part]:
-        """What is not stored of some parts; a damaged file counts as not stored."""
-        found = []
-        for part in parts:
-            methods = tuple(unit.method for unit in part.units if not self._holds(unit))
-            found += [replace(part, methods=methods)] if methods else []
-        return found
-
-    def _holds(self, unit: Unit) -> bool:
-        try:
-            return self.read(unit) is not None
-        except UnusableFile:
-            return False
+        """What is not stored of some parts."""
+        return self.survey(parts)[0]
 
     def rows(self, units: Sequence[Unit]) -> MethodRows | None:
         """The rows of units of one method, in order of position; None while one of them is not stored."""
@@ -168,7 +164,7 @@ class Store(Generic[D]):
         stored = [unit for unit in found if unit is not None]
         if len(stored) < len(units):
             return None
-        table = pa.concat_tables([unit.table.replace_schema_metadata() for unit in stored])
+        table = pa.concat_tables([unit.table for unit in stored])
         positions = table["position"].to_numpy()
         if (positions[1:] < positions[:-1]).any():  # sorting copies every box
             table = table.sort_by("position")
@@ -177,13 +173,13 @@ class Store(Generic[D]):
             table.combine_chunks(),
             tuple(failure for unit in stored for failure in unit.failures),
             tuple(failure for unit in stored for failure in unit.refused),
-            tuple(unit.facts for unit in stored),
+            tuple(each for unit in stored for each in unit.facts),
         )
 
     def image_ids(self, unit: Unit) -> list[str]:
         """The ids of a unit's images; none while it is not stored."""
         found = self.read(unit)
-        return [] if found is None else list(found.table["image_id"].to_pylist())
+        return [] if found is None else found.image_ids
 
 
 def read_condition(store: Store[Plan], key: str) -> StoredCondition | None:

@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING
 from gramloop.lazy import calls, lazy_names
 
 if TYPE_CHECKING:
-    from gramloop.export.about import About
-    from gramloop.export.exporting import ExportedFile, ExportedModel, export_model, read_export
-    from gramloop.export.formats import FORMATS, read_about
+    from gramloop.export.exporting import ExportedFile, export_model
+    from gramloop.export.formats import FORMATS, About, read_about
 else:
     __getattr__, __dir__ = lazy_names(__name__)
     calls(__name__, "export_model")  # gramloop.export(model, path, …)
 
-__all__ = ["FORMATS", "About", "ExportedFile", "ExportedModel", "export_model", "read_about", "read_export"]
+__all__ = ["FORMATS", "About", "ExportedFile", "export_model", "read_about"]

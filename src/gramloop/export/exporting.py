@@ -4,58 +4,62 @@ from __future__ import annotations
 
 import glob
 import inspect
+import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
+from gramloop import __version__
 from gramloop.errors import GramLoopError
-from gramloop.export.about import About, describe_export
 from gramloop.export.formats import (
     ENDINGS,
     TOLERANCES,
+    About,
     Format,
     GraphPrecision,
     check_packages,
     largest_difference,
     open_program,
     quiet,
-    read_about,
     to_half,
     to_int8,
     write_program,
 )
-from gramloop.export.programs import FEATURES, IMAGE, ExportSubject, subject_of
+from gramloop.export.programs import FEATURES, ExportSubject, subject_of
 from gramloop.mitigations import filters
 from gramloop.mitigations.base import Mitigation
 from gramloop.mitigations.calibration import CalibrationStats
+from gramloop.mitigations.feature_hooks import hooks_on
 from gramloop.mitigations.features import Norms, Recentre
-from gramloop.mitigations.mitigated import Mitigated, attach_stack, check_stack
-from gramloop.mitigations.pixels import PixelMitigation
-from gramloop.mitigations.replay import Replay
-from gramloop.mitigations.stack import Mitigations, read_stack, stack_text
-from gramloop.models.dino import load_any_backbone
+from gramloop.mitigations.mitigated import Mitigated, check_stack, mitigate
+from gramloop.mitigations.stack import Mitigations, Replay, read_stack, replay_of, stack_text
+from gramloop.mitigations.views import PixelMitigation
+from gramloop.models.dino import load_backbone
+from gramloop.replay.attach import Loop, loops_on
+from gramloop.replay.vit import find_vit
 from gramloop.tasks.graphs import Arrays, first_line
 from gramloop.tasks.images import find_images, read_image
 from gramloop.tasks.loading import model_files, open_model
-from gramloop.tasks.mask_segmenters import PaddedSegmenter
 from gramloop.tasks.prediction import Prediction
-from gramloop.tasks.predictor import Predictor, before_renumbering
+from gramloop.tasks.predictor import Predictor
 from gramloop.util.files import TEMPORARY, UnwritableError, make_folder
 from gramloop.util.progress import progress_bar, tracked
 from gramloop.util.table import Table, TableRepr
 
 MAX_BATCH = 64  # every image has its own part of the graph
+_BYTES = "uint8 RGB ({batch}, {high}, {wide}, 3), in this size only, normalised inside"
+_FLOATS = "float32 images ({batch}, 3, {high}, {wide}), normalised as the model expects it"
 _MARK = '"""Written by gramloop export: '  # the beginning of a file of filters
 
 
@@ -92,7 +96,6 @@ def export_model(
     path: str | Path,
     *,
     task: str | None = None,
-    format: Format | None = None,
     precision: GraphPrecision = "fp32",
     calibration_images: Sequence[str | Path] | str | Path = (),
     mitigations: Mitigations = (),
@@ -109,9 +112,8 @@ def export_model(
     Args:
         model: a predictor, also with mitigations of its own; a torch module, which is given normalised pixels (B, 3, H,
             W), also one with a replay attached; or what ``--model`` takes; with ``task="features"`` a backbone.
-        path: the file; its ending is the format where none is given.
+        path: the file; its ending, .pt2, .onnx or .xml (OpenVINO), is the format.
         task: what is predicted, where the model has several tasks.
-        format: "pt2", "onnx" or "openvino".
         precision: "fp16" halves the weights, "int8" quarters them; for ONNX and OpenVINO.
         calibration_images: files, folders or globs of in-distribution images, which set the ranges of int8.
         mitigations, stats: as `gramloop.mitigate` takes them; filters on pixels become a Python file next to the model.
@@ -120,7 +122,7 @@ def export_model(
         name: of the model, in the file.
     """
     path = Path(path)
-    kind = format_of(path, format)
+    kind = format_of(path)
     images = _calibration_files(calibration_images, path.parent, precision)
     if not 1 <= batch <= MAX_BATCH:
         raise GramLoopError(f"a batch is 1 to {MAX_BATCH} images, not {batch}")
@@ -128,7 +130,7 @@ def export_model(
         raise GramLoopError(f"{precision} is written as onnx or openvino, not as pt2")
     check_packages(kind, path)
     stack, known = read_stack(mitigations or (), stats)
-    _written_filters(path, any(isinstance(each, PixelMitigation) for each in stack))
+    _written_filters(path, bool(_filters_of(stack)))
     with progress_bar("exporting", 4) as advance:
         given, name = _opened(model, task, name)
         advance("tracing the model")
@@ -136,49 +138,39 @@ def export_model(
             stack, known, given = given.stack, given.stats, given.predictor
         _check_mitigations(given, stack, known)
         subject = subject_of(given, (height, width), name)
-        about = describe_export(subject, stack, known, batch, precision)
-        filters_before = [each for each in stack if isinstance(each, PixelMitigation)]
-        inside = tuple(each for each in stack if each not in filters_before)
+        about = _about(subject, stack, known, batch, precision)
         predictor = given if isinstance(given, Predictor) else None
-        with torch.no_grad(), attach_stack(subject.root, inside, known, predictor=predictor):
-            examples = [subject.example(batch, kind=number) for number in (0, 1)]
-            expected = [_arrays(subject, each) for each in examples]
-            program = _traced(subject, examples[0])
+        program, trials = _traced(subject, predictor, stack, known, batch)
         advance(f"writing {kind}")
-
-        def calibrating() -> Iterator[NDArray[Any]]:
-            for file in tracked(images, "calibrating", len(images)):
-                pixels = read_image(file)
-                for each in filters_before:
-                    pixels = each.filtered(pixels, known)
-                yield subject.prepare(pixels, batch).numpy()
-
-        make_folder(path.parent)
-        try:
-            with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=path.parent) as folder:
-                place = Path(folder) / path.name
-                files = _written(program, place, kind, about, calibrating)
-                if filters_before:
-                    source = place.with_suffix(".py")
-                    source.write_text(filter_source(filters_before, known, path.name), encoding="utf-8")
-                    files = [source, *files]
-                advance("comparing it with the model")
-                difference = _compared(files[-1], path, about, examples, expected)
-                places = _moved(files, path)
-        except OSError as error:
-            raise UnwritableError(f"cannot write {path}: {error.strerror or error}") from error
+        with _placing(path) as place:
+            photographs = _photographs(images, subject, stack, known, batch)
+            files = _written(program, place, kind, about, photographs)
+            files = [*_write_filters(place, stack, known), *files]
+            advance("comparing it with the model")
+            difference = _compared(files[-1], path, about, trials)
+            places = _moved(files, path)
         advance()
     return ExportedFile(path, kind, about, difference, tuple(places[:-1]))
 
 
-def format_of(path: Path, given: str | None) -> Format:
-    """The format that is asked for, or that a file's ending names."""
-    named = {ending: kind for kind, ending in ENDINGS.items()}
-    kind = given or named.get(path.suffix.lower())
-    if kind not in ENDINGS or path.suffix.lower() != ENDINGS[kind]:
-        endings = ", ".join(f"{kind} ({ending})" for kind, ending in ENDINGS.items())
-        raise GramLoopError(f"the format is {endings}; {path.name} does not end so")
-    return kind
+@contextmanager
+def _placing(path: Path) -> Iterator[Path]:
+    """A place of the same name in a temporary folder next to a file."""
+    make_folder(path.parent)
+    try:
+        with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=path.parent) as folder:
+            yield Path(folder) / path.name
+    except OSError as error:
+        raise UnwritableError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def format_of(path: Path) -> Format:
+    """The format that a file's ending names."""
+    for kind, ending in ENDINGS.items():
+        if path.suffix.lower() == ending:
+            return kind
+    endings = ", ".join(f"{kind} ({ending})" for kind, ending in ENDINGS.items())
+    raise GramLoopError(f"the format is {endings}; {path.name} does not end so")
 
 
 def _calibration_files(
@@ -209,12 +201,6 @@ def _check_mitigations(model: object, stack: Sequence[Mitigation], stats: Calibr
             )
     if isinstance(model, Predictor):
         check_stack(stack, model, stats)
-    inside = [each for each in stack if not isinstance(each, PixelMitigation)]
-    if inside and isinstance(model, PaddedSegmenter):
-        raise GramLoopError(
-            f"{model.task} images lie in a padded square, and a file cannot tell padding from image, which "
-            f"{stack_text(inside)} must not count; export without mitigations"
-        )
 
 
 def _opened(model: object, task: str | None, name: str | None) -> tuple[Any, str | None]:
@@ -223,7 +209,7 @@ def _opened(model: object, task: str | None, name: str | None) -> tuple[Any, str
         called = name or spec.removeprefix("hf:").rstrip("/").rpartition("/")[2]
         return open_backbone(spec) if task == FEATURES else open_model(spec, task), called
     if isinstance(model, Predictor):
-        return before_renumbering(model), name
+        return model, name
     if not isinstance(model, nn.Module) or model.training:
         raise GramLoopError(
             f"a {type(model).__name__} cannot be exported; a predictor, a torch module after model.eval(), or the name of "
@@ -232,10 +218,105 @@ def _opened(model: object, task: str | None, name: str | None) -> tuple[Any, str
     return model, name
 
 
-def open_backbone(spec: str, verify: bool = False) -> Any:
+def open_backbone(spec: str) -> Any:
     """A backbone alone, from its file or folder, or hf:FOLDER."""
     file = next(iter(model_files(spec).values())) if spec.startswith("hf:") else spec
-    return load_any_backbone(file, verify=verify)
+    return load_backbone(file)
+
+
+def _about(
+    subject: ExportSubject,
+    stack: Sequence[Mitigation],
+    stats: CalibrationStats | None,
+    batch: int,
+    precision: GraphPrecision,
+) -> About:
+    """The description of a subject with its mitigations."""
+    high, wide = subject.size
+    shape = (batch, 3, high, wide) if subject.normalisation is None else (batch, high, wide, 3)
+    words = (_FLOATS if subject.normalisation is None else _BYTES).format(batch=batch, high=high, wide=wide)
+    text, settings = _mitigations(subject, stack, stats)
+    settings |= {"precision": precision} if precision != "fp32" else {}
+    return About(
+        __version__,
+        torch.__version__,
+        subject.name,
+        subject.task,
+        {str(number): name for number, name in subject.classes.items()},
+        text,
+        json.loads(json.dumps(settings)),  # as it will be read
+        {subject.input_name: words},
+        shape,
+        dict(subject.program.outputs),
+        dict(subject.program.recipe),
+        subject.note,
+    )
+
+
+def _mitigations(
+    subject: ExportSubject, stack: Sequence[Mitigation], stats: CalibrationStats | None
+) -> tuple[str, dict[str, Any]]:
+    settings: dict[str, Any] = {}
+    if subject.normalisation is not None:
+        settings["normalisation"] = asdict(subject.normalisation)
+    texts = [each.text for each in stack] or [hooks.text for hooks in hooks_on(subject.root)]
+    replay = replay_of(stack)
+    if not stack and (loop := _attached_loop(subject.root)) is not None and loop.config.replays:
+        replay = loop.config  # of a module that came with it
+        texts = [Replay(replay).text, *texts]
+    if replay is not None:
+        settings["replay"] = replay.as_json()
+    if stats is not None and any(isinstance(each, Recentre) for each in stack):
+        taps = sorted(stats.means)
+        settings["calibration"] = {"images": stats.images, "backbone": stats.backbone, "taps": taps}
+    return "+".join(texts), settings
+
+
+def _attached_loop(root: nn.Module) -> Loop | None:
+    try:
+        return next(iter(loops_on(find_vit(root))), None)
+    except GramLoopError:
+        return None
+
+
+def _traced(
+    subject: ExportSubject,
+    predictor: Predictor[Prediction] | None,
+    stack: Sequence[Mitigation],
+    stats: CalibrationStats | None,
+    batch: int,
+) -> tuple[ExportedProgram, list[tuple[Tensor, Arrays]]]:
+    """The program with what is inside the model, and what the model makes of two examples."""
+    inside = tuple(each for each in stack if not isinstance(each, PixelMitigation))
+    examples = [subject.example(batch, kind=number) for number in (0, 1)]
+    with torch.no_grad(), mitigate(subject.root, inside, stats, predictor=predictor):
+        found = [[value.numpy() for value in subject.program(images)] for images in examples]
+        expected = [dict(zip(subject.program.outputs, values, strict=True)) for values in found]
+        try:
+            with quiet():
+                program = torch.export.export(subject.program, (examples[0],))
+        except GramLoopError:
+            raise
+        except Exception as error:
+            raise GramLoopError(
+                f"torch cannot trace {subject.name} as one program: {first_line(error)}"
+            ) from error
+    return program, list(zip(examples, expected, strict=True))
+
+
+def _photographs(
+    files: Sequence[Path],
+    subject: ExportSubject,
+    stack: Sequence[Mitigation],
+    stats: CalibrationStats | None,
+    batch: int,
+) -> Iterator[NDArray[Any]]:
+    """Images to calibrate int8 on, as the program takes them."""
+    for file in tracked(files, "calibrating", len(files)):
+        pixels = read_image(file)
+        for each in _filters_of(stack):
+            pixels = each.filtered(pixels, stats)
+        yield subject.prepare(pixels, batch).numpy()
 
 
 def _written(
@@ -243,13 +324,13 @@ def _written(
     place: Path,
     kind: Format,
     about: About,
-    images: Callable[[], Iterator[NDArray[Any]]],
+    photographs: Iterator[NDArray[Any]],
 ) -> list[Path]:
     """The files of a program, the one that readers open last."""
     precision, (name,) = about.settings.get("precision", "fp32"), about.input
     convert = to_half if precision == "fp16" else None
     if precision == "int8":
-        convert = partial(to_int8, name=name, images=images())
+        convert = partial(to_int8, name=name, images=photographs)
     try:
         return write_program(program, place, kind, about, convert)
     except (GramLoopError, OSError):
@@ -261,38 +342,16 @@ def _written(
         ) from error
 
 
-def _compared(
-    file: Path, path: Path, about: About, examples: Sequence[Tensor], expected: Sequence[Arrays]
-) -> float:
+def _compared(file: Path, path: Path, about: About, trials: Sequence[tuple[Tensor, Arrays]]) -> float:
     """How much the file differs from the model; refused where that is too much."""
     run, most = open_program(file, about), TOLERANCES[about.settings.get("precision", "fp32")]
-    pairs = zip(examples, expected, strict=True)
-    difference = max(largest_difference(wanted, run(each.numpy()), most) for each, wanted in pairs)
+    difference = max(largest_difference(wanted, run(images.numpy()), most) for images, wanted in trials)
     if not (difference <= most and isfinite(difference)):
         raise GramLoopError(
-            f"{path} was not written: as {format_of(path, None)}, {about.model} differs from the model in torch by "
+            f"{path} was not written: as {format_of(path)}, {about.model} differs from the model in torch by "
             f"{difference:.1e}, more than {most:g}"
         )
     return difference
-
-
-def _arrays(subject: ExportSubject, images: Tensor) -> Arrays:
-    return {
-        name: value.numpy()
-        for name, value in zip(subject.program.outputs, subject.program(images), strict=True)
-    }
-
-
-def _traced(subject: ExportSubject, images: Tensor) -> ExportedProgram:
-    try:
-        with quiet():
-            return torch.export.export(subject.program, (images,))
-    except GramLoopError:
-        raise
-    except Exception as error:
-        raise GramLoopError(
-            f"torch cannot trace {subject.name} as one program: {first_line(error)}"
-        ) from error
 
 
 def _moved(files: list[Path], path: Path) -> list[Path]:
@@ -306,6 +365,20 @@ def _moved(files: list[Path], path: Path) -> list[Path]:
     return places
 
 
+def _filters_of(stack: Sequence[Mitigation]) -> list[PixelMitigation]:
+    """Those that come before the model."""
+    return [each for each in stack if isinstance(each, PixelMitigation)]
+
+
+def _write_filters(model: Path, stack: Sequence[Mitigation], stats: CalibrationStats | None) -> list[Path]:
+    """The file with the filters, if there are any."""
+    found, path = _filters_of(stack), model.with_suffix(".py")
+    if not found:
+        return []
+    path.write_text(filter_source(found, stats, model.name), encoding="utf-8")
+    return [path]
+
+
 def filter_source(stack: Sequence[PixelMitigation], stats: CalibrationStats | None, name: str) -> str:
     """The source of a module whose ``preprocess(pixels)`` applies the filters in their order.
 
@@ -317,8 +390,7 @@ def filter_source(stack: Sequence[PixelMitigation], stats: CalibrationStats | No
     text = "+".join(each.text for each in stack)
     lines = []
     for each in stack:
-        function, argument = each.call(stats)
-        lines.append(f"    pixels = {function.__name__}(pixels, {argument!r})\n")
+        lines.append(f"    pixels = {each.function.__name__}(pixels, {each.argument(stats)!r})\n")
     body = inspect.getsource(filters).partition("from __future__")[2]
     return (
         f"{_MARK}{text}, which comes before {name}.\n\n"
@@ -339,31 +411,3 @@ def _written_filters(model: Path, wanted: bool) -> Path | None:
             f"{path} is code of yours, and the filters would replace it; choose another name for {model.name}"
         )
     return path if ours else None
-
-
-class ExportedModel(TableRepr):
-    """A file that was read back, ready to run: ``model(images)`` gives arrays by name."""
-
-    def __init__(self, path: str | Path) -> None:
-        """Open a file that `export_model` wrote."""
-        self.path = Path(path)
-        self.format, self.about = read_about(self.path)
-        self._run = open_program(self.path, self.about)
-
-    def __call__(self, images: Any) -> Arrays:
-        """Run it on an array of the shape and type that ``about`` says."""
-        dtype = np.uint8 if IMAGE in self.about.input else np.float32
-        given = np.asarray(images)
-        if given.shape != tuple(self.about.shape) or given.dtype != dtype:
-            raise GramLoopError(
-                f"{self.path.name} takes {np.dtype(dtype)} {tuple(self.about.shape)}, not {given.dtype} {given.shape}"
-            )
-        return self._run(given)
-
-    def _table(self) -> Table:
-        return self.about._table()
-
-
-def read_export(path: str | Path) -> ExportedModel:
-    """Open a file of `export_model`: what it is, and a function of arrays."""
-    return ExportedModel(path)

@@ -1,10 +1,11 @@
-"""The formats: pt2 by torch.export, ONNX and OpenVINO; in fewer bits where that is wanted; and how much a file differs."""
+"""The formats: pt2, ONNX and OpenVINO; what a file says of itself, fewer bits, and how much a file differs."""
 
 from __future__ import annotations
 
 import errno
 import hashlib
 import io
+import json
 import logging
 import os
 import shutil
@@ -12,6 +13,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import asdict, dataclass
 from math import inf
 from pathlib import Path
 from typing import Any, Literal
@@ -24,8 +26,9 @@ from torch.export import ExportedProgram
 
 from gramloop import __version__
 from gramloop.errors import GramLoopError
-from gramloop.export.about import PT2_MEMBER, About
 from gramloop.tasks.graphs import METADATA, Arrays, Graph, first_line, runtime_package
+from gramloop.util.json_files import checked, parse_json
+from gramloop.util.table import Cell, Table, TableRepr
 
 Format = Literal["pt2", "onnx", "openvino"]
 ENDINGS: dict[Format, str] = {"pt2": ".pt2", "onnx": ".onnx", "openvino": ".xml"}
@@ -37,8 +40,64 @@ GraphPrecision = Literal["fp32", "fp16", "int8"]
 # of the largest value of an output, or of 1 if that is smaller
 TOLERANCES: dict[GraphPrecision, float] = {"fp32": 1e-4, "fp16": 0.02, "int8": inf}
 _QUANTISED = ["Conv", "MatMul", "Gemm"]  # where the time goes; norms and softmax lose more than they gain
+_PT2_MEMBER = f"{METADATA}.json"  # of the extra files
+_CLASSES = 8  # named in a table
 _Run = Callable[[NDArray[np.generic]], Arrays]
 _Convert = Callable[[Path], Path]  # an ONNX file into another with fewer bits
+
+
+@dataclass(frozen=True)
+class About(TableRepr):
+    """The description of an exported file.
+
+    gramloop, torch: the versions that wrote it.
+    model, task, classes: what it predicts; classes by number, None where they have no name.
+    mitigations: as `gramloop.mitigations` reads them; empty for the baseline.
+    settings: normalisation, the replay's settings, the origin of calibration statistics, and a precision below fp32.
+    input, outputs: a description by name; ``shape`` is that of the input.
+    recipe: how images are prepared and outputs read, as `gramloop.tasks.graphs.GraphRecipe` has it; empty where
+        nothing that can be evaluated comes out.
+    """
+
+    gramloop: str
+    torch: str
+    model: str
+    task: str
+    classes: dict[str, str | None]
+    mitigations: str
+    settings: dict[str, Any]
+    input: dict[str, str]
+    shape: tuple[int, ...]
+    outputs: dict[str, str]
+    recipe: dict[str, Any]
+    note: str = ""
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str, where: str) -> About:
+        """What `to_json` wrote, found in the file ``where``."""
+        what = "a file that gramloop export wrote"
+        return checked(parse_json(text.encode(), where, what), cls, where, what)
+
+    def _table(self) -> Table:
+        rows: list[tuple[Cell, ...]] = [
+            ("model", self.model),
+            ("task", self.task),
+            ("mitigations", self.mitigations or "none"),
+            *((f"input {name}", words) for name, words in self.input.items()),
+            *((f"output {name}", words) for name, words in self.outputs.items()),
+            ("classes", self._class_words()),
+            ("written by", f"gramloop {self.gramloop}, torch {self.torch}"),
+        ]
+        return Table("Exported model", ("", "what it is"), tuple(rows), (self.note,) if self.note else ())
+
+    def _class_words(self) -> str:
+        named = [f"{number} {name or ''}".strip() for number, name in self.classes.items()]
+        more = f" and {len(named) - _CLASSES} more" if len(named) > _CLASSES else ""
+        return ", ".join(named[:_CLASSES]) + more if named else "none"
 
 
 def write_program(
@@ -51,7 +110,7 @@ def write_program(
         if shutil.disk_usage(path.parent).free < 1.1 * size + 1e6:  # torch would abort
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         with quiet():
-            torch.export.save(program, path, extra_files={PT2_MEMBER: about.to_json()})
+            torch.export.save(program, path, extra_files={_PT2_MEMBER: about.to_json()})
         return [path]
     import onnx_ir as ir
 
@@ -154,7 +213,7 @@ def read_about(path: str | Path) -> tuple[Format, About]:
 def _about_pt2(path: Path) -> str | None:
     try:
         with zipfile.ZipFile(path) as archive:
-            members = [each for each in archive.namelist() if each.endswith(f"/extra/{PT2_MEMBER}")]
+            members = [each for each in archive.namelist() if each.endswith(f"/extra/{_PT2_MEMBER}")]
             return archive.read(members[0]).decode() if len(members) == 1 else None
     except (zipfile.BadZipFile, OSError, ValueError, RuntimeError) as error:
         raise GramLoopError(f"{path} cannot be read as pt2: {error}") from error

@@ -16,19 +16,17 @@ import torch
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import TappedViT, refuse_many_tokens
+from gramloop.models.backbone import Backbone, refuse_many_tokens
 from gramloop.models.detector import WindowedDetector
 from gramloop.models.plain_detr import best_detections
-from gramloop.models.pmt import PMT
-from gramloop.models.tiny import TINY_SHORT_SIDE, boxes_from_sides, pairwise_iou
+from gramloop.models.tiny import TINY_SHORT_SIDE
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.custom import ModulePredictor
 from gramloop.tasks.depth import DepthEstimator
-from gramloop.tasks.detectors import DenseDetector, Detector
 from gramloop.tasks.images import RGB, WEB, Normalisation, resize
-from gramloop.tasks.mask_segmenters import PaddedSegmenter
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import ViTPredictor
+from gramloop.tasks.released import DenseDetector, Detector
 from gramloop.tasks.semantic import Segmenter
 
 FEATURES = "features"  # the task of a backbone alone
@@ -117,45 +115,16 @@ def _depth(predictor: DepthEstimator, normalisation: Normalisation) -> Program:
 
 
 def _dense_detect(predictor: DenseDetector, normalisation: Normalisation) -> Program:
-    """Boxes of a one-stage head, duplicates suppressed: as many as the head keeps at most, empty ones last."""
+    """Boxes of a one-stage head: as many as it keeps at most, empty ones last."""
     backbone, head, tap = predictor.backbone, predictor.head, predictor.taps[0]
-    numbers, config = list(predictor.classes), head.config
+    numbers = list(predictor.classes)
 
     def read(pixels: Tensor) -> tuple[Tensor, ...]:
-        logits, sides = head(backbone(pixels, [tap])[0].map)
-        boxes = boxes_from_sides(sides, config.stride).flatten(2).transpose(1, 2)  # (B, cells, 4)
-        scores = logits.flatten(1).sigmoid()  # (B, classes x cells)
-        best, where = scores.topk(min(config.candidates, scores.shape[1]))
-        cells = boxes.shape[1]
-        chosen = boxes.gather(1, (where % cells)[..., None].expand(-1, -1, 4))
-        classes = where // cells
-        alive = suppressed(chosen, classes, best > config.least_score, config.overlap)
-        count = alive.shape[1]
-        # those alive in their order: every rank differs, so that no runtime sorts ties in its own order
-        rank = torch.where(alive, 2 * count, count) - torch.arange(count, device=best.device)
-        kept = rank.topk(min(config.keep, count)).indices
-        there = alive.gather(1, kept)
-        named = torch.tensor(numbers, device=best.device)
-        return (
-            torch.where(there[..., None], chosen.gather(1, kept[..., None].expand(-1, -1, 4)), 0.0),
-            torch.where(there, best.gather(1, kept), 0.0),
-            torch.where(there, named[classes.gather(1, kept)], -1),
-        )
+        boxes, scores, classes = head.detect(backbone(pixels, [tap])[0].map)
+        named = torch.tensor(numbers, device=classes.device)[classes.clamp(min=0)]
+        return boxes, scores, torch.where(classes < 0, classes, named)
 
     return Program(nn.ModuleList([backbone, head]), read, BOXES, BOX_RECIPE, normalisation)
-
-
-def suppressed(boxes: Tensor, classes: Tensor, alive: Tensor, overlap: float) -> Tensor:
-    """Which of the boxes (B, n, 4), best first, stay alive (B, n) when worse duplicates of one class are dropped.
-
-    One step for each box, laid out in the graph: whether a box drops others depends on those before it.
-    """
-    count = boxes.shape[1]
-    later = torch.ones(count, count, dtype=torch.bool, device=boxes.device).triu(1)
-    duplicates = (pairwise_iou(boxes, boxes) > overlap) & (classes[:, :, None] == classes[:, None, :]) & later
-    for row in range(count - 1):
-        alive = alive & ~(duplicates[:, row] & alive[:, row : row + 1])
-    return alive
 
 
 def _windowed_detect(model: WindowedDetector, keep: int, normalisation: Normalisation) -> Program:
@@ -172,16 +141,7 @@ def _windowed_detect(model: WindowedDetector, keep: int, normalisation: Normalis
     return Program(model, read, BOXES, BOX_RECIPE, normalisation)
 
 
-def _queries(model: PMT, normalisation: Normalisation) -> Program:
-    """Queries of a panoptic or instance head: class and mask of each."""
-    outputs = {
-        "class_logits": "(B, queries, classes + 1) float32; the last is for no object",
-        "mask_logits": "(B, queries, h, w) float32; a pixel belongs to a mask above 0",
-    }
-    return Program(model, model.__call__, outputs, normalisation=normalisation)
-
-
-def _features(backbone: TappedViT) -> Program:
+def _features(backbone: Backbone) -> Program:
     """A backbone alone: the last block as heads read it."""
 
     def read(pixels: Tensor) -> tuple[Tensor, ...]:
@@ -261,7 +221,7 @@ def subject_of(predictor: object, size: _Size = (None, None), name: str | None =
     """The subject of a predictor, a backbone or a module."""
     if isinstance(predictor, ViTPredictor):
         return _of_predictor(predictor, size, name)
-    if isinstance(predictor, TappedViT):
+    if isinstance(predictor, Backbone):
         input_size = _size(size, _BACKBONE_SIDE, predictor.shape.patch, predictor)
         named = name or type(predictor).__name__
         return ExportSubject(_features(predictor), predictor.model, FEATURES, {}, named, input_size, WEB)
@@ -292,10 +252,6 @@ def _of_predictor(predictor: ViTPredictor[Prediction], size: _Size, name: str | 
     elif isinstance(predictor, Detector):
         side = predictor.config.short_side
         program = _windowed_detect(predictor.model, predictor.config.keep, norm)
-    elif isinstance(predictor, PaddedSegmenter):
-        side, multiple = predictor.side, predictor.model.granularity
-        note = "the image lies in the upper left corner of a square, and the rest of it is black"
-        program = _queries(predictor.model, norm)
     else:
         raise GramLoopError(f"a {type(predictor).__name__} cannot be exported")
     input_size, named = _size(size, side, multiple, backbone), name or type(predictor).__name__
@@ -360,7 +316,7 @@ def _of_module(model: nn.Module, task: str, classes: Classes, size: _Size, name:
     return ExportSubject(program, model, task, classes, name, (high, wide), None, note, PIXELS)
 
 
-def _size(given: _Size, side: int, multiple: int, backbone: TappedViT | None) -> tuple[int, int]:
+def _size(given: _Size, side: int, multiple: int, backbone: Backbone | None) -> tuple[int, int]:
     high, wide = (side if each is None else each for each in given)
     for name, length in (("height", high), ("width", wide)):
         if length < 1 or length % multiple:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from gramloop.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from gramloop.metrics.ap import ApResult, average_precision, mask_average_precision
+    from gramloop.metrics.ap import box_average_precision, mask_average_precision
     from gramloop.metrics.bootstrap import (
         Interval,
         cluster_bootstrap,
@@ -15,17 +15,11 @@ if TYPE_CHECKING:
         verdict,
         widened,
     )
-    from gramloop.metrics.depth import DepthScores, aligned_depth, depth_scores
-    from gramloop.metrics.matching import (
-        BoxPredictions,
-        GroundTruthBoxes,
-        Matches,
-        box_iou,
-        match_boxes,
-        match_masks,
-    )
-    from gramloop.metrics.robustness import (
-        coco_o_map,
+    from gramloop.metrics.matching import Matches, box_iou, match_boxes, match_masks
+    from gramloop.metrics.scores import (
+        DepthScores,
+        aligned_depth,
+        depth_scores,
         effective_robustness,
         mean_corruption_error,
         mean_performance,
@@ -43,8 +37,8 @@ else:
     __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
-    "ApResult", "BoxPredictions", "DepthScores", "GroundTruthBoxes", "Interval", "Matches",
-    "aligned_depth", "average_precision", "box_iou", "class_iou", "class_quality", "cluster_bootstrap", "coco_o_map",
+    "DepthScores", "Interval", "Matches",
+    "aligned_depth", "box_average_precision", "box_iou", "class_iou", "class_quality", "cluster_bootstrap",
     "count_pixels", "coverage", "depth_scores", "effective_robustness", "image_bootstrap",
     "mask_average_precision", "match_boxes", "match_masks", "mean_corruption_error", "mean_iou", "mean_performance",
     "mean_quality", "paired_delta", "panoptic_statistics", "relative_performance", "verdict", "widened",

@@ -1,6 +1,6 @@
 """COCO's average precision of boxes and masks, on all images and on any weighting of them.
 
-Predictions are matched once (`gramloop.metrics.matching`). A match does not change when an image is drawn twice or
+Predictions are matched image by image (`gramloop.metrics.matching`). A match does not change when an image is drawn twice or
 not at all, only its weight does; so the scores of subsets and of thousands of bootstrap draws follow from the same
 matches, as if COCO's evaluator were run on sets with the images repeated. Pass every prediction: COCO's limit of 100
 holds for one image and one category, so a list cut to the 100 best of an image scores lower.
@@ -8,8 +8,8 @@ holds for one image and one category, so a list cut to the 100 best of an image 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache, cached_property
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -27,16 +27,14 @@ from gramloop.metrics.matching import (
     MEDIUM,
     SMALL,
     THRESHOLDS,
-    BoxPredictions,
-    GroundTruthBoxes,
     Matches,
-    match_boxes,
 )
 from gramloop.metrics.segmentation import mean_of_known
 
 if TYPE_CHECKING:
     from gramloop.metrics.ap_kernel import Lists
 
+AP_METRICS = ("AP", "AP50", "AP75", "APs", "APm", "APl")
 RECALLS = np.linspace(0, 1, 101)  # at which COCO reads the curve of precision
 AT_50, AT_75 = 0, 5  # indices of these thresholds
 NUMBERS_AT_ONCE = 4_000_000  # of one array: draws x predictions
@@ -48,67 +46,21 @@ MAX_COUNT, MAX_WEIGHT = 2**31, 255  # what the compiled code counts exactly
 _NO_ROWS = np.zeros(0, dtype=np.int64)
 
 
-@dataclass(frozen=True)
-class ApResult:
-    """Average precision in percent; NaN where the ground truth holds no object to be found."""
-
-    ap: float
-    ap50: float
-    ap75: float
-    small: float
-    medium: float
-    large: float
-    by_category: Mapping[int, float] = field(repr=False)
+def box_average_precision(matches: Matches, categories: Sequence[int]) -> dict[str, float]:
+    """COCO's six numbers of boxes in percent; NaN where the ground truth holds no object to be found."""
+    tables = _precisions(matches, sorted(categories))
+    every = tables[ALL]
+    values = every, every[AT_50], every[AT_75], tables[SMALL], tables[MEDIUM], tables[LARGE]
+    return dict(zip(AP_METRICS, map(_mean, values), strict=True))
 
 
-def average_precision(truth: GroundTruthBoxes, predictions: BoxPredictions) -> ApResult:
-    """Score predicted boxes as COCO does.
-
-    Predictions of categories that the ground truth does not list are left out, as a detector may know more; at least
-    one must be listed.
-
-    Args:
-        truth: the annotated boxes, and the images and categories to score.
-        predictions: all predicted boxes of these images.
-
-    Returns:
-        COCO's six numbers, and AP of each category.
-    """
-    return score_matches(match_boxes(truth, predictions), truth.categories)
-
-
-def score_matches(matches: Matches, categories: Sequence[int]) -> ApResult:
-    """COCO's numbers of boxes that are matched already."""
-    categories = sorted(categories)
-    tables = _precisions(matches, categories)
-    return ApResult(
-        ap=_mean(tables[ALL]),
-        ap50=_mean(tables[ALL][AT_50]),
-        ap75=_mean(tables[ALL][AT_75]),
-        small=_mean(tables[SMALL]),
-        medium=_mean(tables[MEDIUM]),
-        large=_mean(tables[LARGE]),
-        by_category={category: _mean(tables[ALL][..., k]) for k, category in enumerate(categories)},
-    )
-
-
-def mask_average_precision(matches: Matches, categories: Sequence[int], images: int) -> ApResult:
-    """COCO's numbers of so many images together, from the matches of their masks."""
+def mask_average_precision(matches: Matches, categories: Sequence[int], images: int) -> dict[str, float]:
+    """COCO's six numbers of so many images together, from the matches of their masks."""
     once = np.ones((1, images), dtype=np.int64)
-
-    def score(area: int = ALL, at: slice = slice(None)) -> float:
-        return float(rank_matches(matches, categories, images, area, at).average_precision(once)[0])
-
-    each = rank_matches(matches, categories, images).by_category(once, len(categories))[0]
-    return ApResult(
-        float(mean_of_known(each)),
-        score(at=slice(AT_50, AT_50 + 1)),
-        score(at=slice(AT_75, AT_75 + 1)),
-        score(SMALL),
-        score(MEDIUM),
-        score(LARGE),
-        dict(zip(sorted(categories), each.tolist(), strict=True)),
-    )
+    at_50, at_75 = slice(AT_50, AT_50 + 1), slice(AT_75, AT_75 + 1)
+    wanted = (ALL,), (ALL, at_50), (ALL, at_75), (SMALL,), (MEDIUM,), (LARGE,)
+    values = (rank_matches(matches, categories, images, *each).average_precision(once)[0] for each in wanted)
+    return dict(zip(AP_METRICS, map(float, values), strict=True))
 
 
 @dataclass(frozen=True)

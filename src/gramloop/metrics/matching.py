@@ -1,4 +1,4 @@
-"""Annotated and predicted boxes of a set as columns, and COCO's matching of predictions to objects, boxes or masks.
+"""COCO's matching of predicted boxes or masks to the objects of an image.
 
 Within one image and category, predictions choose in order of their scores, at most 100 of them. Each takes the free
 object that it overlaps most, the last one of equals. Objects that do not count (crowds, and those outside a range of
@@ -9,7 +9,7 @@ per prediction; the precision of any selection of images follows from them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gramloop.data.records import ImageId
-from gramloop.data.truth import ObjectMasks, RunLengths, mask_area
+from gramloop.data.truth import Instances, ObjectMasks, RunLengths, mask_area
 from gramloop.errors import GramLoopError
 
 THRESHOLDS = np.linspace(0.5, 0.95, 10)  # of overlap
@@ -34,58 +33,8 @@ BITS = (1 << np.arange(len(THRESHOLDS))).astype(np.uint16)
 EVERY_THRESHOLD = int(BITS.sum())
 _ENOUGH = np.minimum(THRESHOLDS, 1 - 1e-10)[:, None]  # what COCO's evaluator compares overlaps with
 _NONE = -1
-_CHUNK = 400_000  # predictions matched together
 
 Overlaps = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]
-
-
-@dataclass(frozen=True)
-class GroundTruthBoxes:
-    """The annotated objects of a set; row k of every column belongs to object k."""
-
-    images: Sequence[ImageId]  # every image to be scored, including those without objects
-    categories: Sequence[int]
-    image_ids: NDArray[Any]  # (N,)
-    boxes: NDArray[Any]  # (N, 4): left, top, width, height
-    labels: NDArray[Any]  # (N,) category ids
-    areas: NDArray[Any]  # (N,) of the object, which decides whether it is small, medium or large
-    crowd: NDArray[np.bool_]  # (N,)
-
-    def __post_init__(self) -> None:
-        _check_columns("annotated boxes", self.boxes, self.image_ids, self.labels, self.areas, self.crowd)
-        if len(set(self.images)) != len(self.images) or not len(self.images):
-            raise GramLoopError("ground truth needs at least one image, and each image once")
-        if unlisted := sorted(set(np.unique(self.labels).tolist()) - set(self.categories)):
-            raise GramLoopError(f"the ground truth holds category {unlisted[0]}, which it does not list")
-
-
-@dataclass(frozen=True)
-class BoxPredictions:
-    """The predicted boxes of a set, in any order; row k of every column belongs to box k."""
-
-    image_ids: NDArray[Any]  # (N,)
-    boxes: NDArray[Any]  # (N, 4): left, top, width, height
-    scores: NDArray[Any]  # (N,)
-    labels: NDArray[Any]  # (N,) category ids
-
-    def __post_init__(self) -> None:
-        _check_columns("predicted boxes", self.boxes, self.image_ids, self.scores, self.labels)
-        finite = np.isfinite(self.boxes).all(axis=1) & np.isfinite(self.scores)
-        if not finite.all():
-            row = int(np.flatnonzero(~finite)[0])
-            raise GramLoopError(
-                f"a prediction in image {self.image_ids[row]} is not finite: "
-                f"box {self.boxes[row].tolist()}, score {self.scores[row]}"
-            )
-
-    @classmethod
-    def from_corners(
-        cls, image_ids: NDArray[Any], corners: NDArray[Any], scores: NDArray[Any], labels: NDArray[Any]
-    ) -> BoxPredictions:
-        """Predictions whose boxes are left, top, right, bottom, (N, 4)."""
-        boxes = np.asarray(corners, dtype=np.float64).copy()
-        boxes[:, 2:] -= boxes[:, :2]
-        return cls(image_ids, boxes, scores, labels)
 
 
 def box_iou(boxes: NDArray[Any], others: NDArray[Any]) -> NDArray[np.float64]:
@@ -129,25 +78,6 @@ def coco_overlap(
     return np.divide(shared, union, out=np.zeros(len(shared)), where=shared > 0)
 
 
-def image_places(image_ids: NDArray[Any], images: NDArray[Any]) -> NDArray[np.int64]:
-    """The index of each id among the sorted ids of all images."""
-    if not len(image_ids):
-        return np.zeros(0, dtype=np.int64)
-    ids = np.asarray(image_ids)
-    found = np.searchsorted(images, ids).clip(max=len(images) - 1)
-    if (unknown := images[found] != ids).any():
-        raise GramLoopError(f"image {ids[unknown][0]} has boxes, but is not among the images to be scored")
-    return found.astype(np.int64)
-
-
-def _check_columns(owner: str, boxes: NDArray[Any], *columns: NDArray[Any]) -> None:
-    if boxes.ndim != 2 or boxes.shape[1] != 4:
-        raise GramLoopError(f"{owner} need four numbers each, (N, 4), not {boxes.shape}")
-    if any(column.shape != (len(boxes),) for column in columns):
-        shapes = [column.shape for column in columns]
-        raise GramLoopError(f"{owner}: {len(boxes)} boxes, but columns of shapes {shapes}")
-
-
 @dataclass(frozen=True)
 class Matches:
     """How predictions and objects were matched, of one image or of many; row k of a column is one prediction or object.
@@ -165,12 +95,6 @@ class Matches:
     true_labels: NDArray[np.int64]  # (m,)
     to_find: NDArray[np.uint8]  # (m,)
 
-    @classmethod
-    def concat(cls, parts: Sequence[Matches]) -> Matches:
-        """The matches of several sets of images together; image indices stay as they are."""
-        names = [field.name for field in fields(cls)]
-        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
-
     @cached_property
     def ranking(self) -> dict[int, NDArray[np.int64]]:
         """The rows of each category that was predicted, best first."""
@@ -185,62 +109,35 @@ class Matches:
         return ranking
 
 
-def match_boxes(truth: GroundTruthBoxes, predictions: BoxPredictions) -> Matches:
-    """Match all predictions of listed categories; image indices are places in ``truth.images``."""
-    refuse_unlisted(truth, predictions)
-    by_id = np.argsort(np.asarray(truth.images))  # the order of ids decides between equal scores
-    ids = np.asarray(truth.images)[by_id]
-    places, true_places = image_places(predictions.image_ids, ids), image_places(truth.image_ids, ids)
-    rows = np.flatnonzero(np.isin(predictions.labels, np.asarray(truth.categories)))
-    rows, true_rows = rows[np.argsort(places[rows], kind="stable")], np.argsort(true_places, kind="stable")
-    step = max(1, _CHUNK * len(ids) // max(len(rows), 1))  # images
-    ends = np.append(np.arange(0, len(ids), step), len(ids))
-    cuts, true_cuts = np.searchsorted(places[rows], ends), np.searchsorted(true_places[true_rows], ends)
-    parts = [
-        _match_rows(
-            truth, predictions, (rows[start:stop], places), (true_rows[first:last], true_places), step
-        )
-        for (start, stop), (first, last) in zip(pairwise(cuts), pairwise(true_cuts), strict=True)
-    ]
-    found = Matches.concat(parts)
-    return replace(found, images=by_id[found.images], true_images=by_id[found.true_images])
-
-
-def _match_rows(
-    truth: GroundTruthBoxes,
-    predictions: BoxPredictions,
-    chosen: tuple[NDArray[np.int64], NDArray[np.int64]],
-    chosen_truth: tuple[NDArray[np.int64], NDArray[np.int64]],
-    images: int,
+def match_boxes(
+    truth: Instances,
+    boxes: NDArray[Any],
+    scores: NDArray[Any],
+    labels: NDArray[Any],
+    categories: Sequence[int],
 ) -> Matches:
-    """Match the chosen rows of both, which belong to so many consecutive images; places are those of all rows."""
-    (rows, places), (true_rows, true_places) = chosen, chosen_truth
-    categories = np.sort(truth.categories)
-    codes = np.searchsorted(categories, predictions.labels[rows]).astype(np.uint16)  # 16 bits are sorted fast
-    by_category = np.argsort(codes, kind="stable")
-    rows, codes = rows[by_category], codes[by_category].astype(np.int64)
-    true_codes = np.searchsorted(categories, truth.labels[true_rows])
-    boxes, objects = predictions.boxes[rows].astype(np.float64), truth.boxes[true_rows].astype(np.float64)
-    crowd = np.asarray(truth.crowd, dtype=np.bool_)[true_rows]
-    kept, found, counted, to_find = _matched(
-        codes * images + places[rows] % images,
-        predictions.scores[rows],
-        boxes[:, 2] * boxes[:, 3],
-        true_codes * images + true_places[true_rows] % images,
-        truth.areas[true_rows].astype(np.float64),
-        crowd,
-        lambda one, other: coco_overlap(boxes[one], objects[other], crowd[other]),
+    """Match the predicted boxes of one image, (n, 4) left, top, width, height; row k stays that of box k.
+
+    A box counts nowhere if its category is not listed, or if its image has 100 better ones of its category.
+    """
+    if not (np.isfinite(boxes).all() and np.isfinite(scores).all()):
+        raise GramLoopError("a predicted box or its score is not finite; every number must be")
+    mine, true = (np.flatnonzero(np.isin(each, categories)) for each in (labels, truth.categories))
+    own, objects = np.asarray(boxes, dtype=np.float64)[mine], truth.boxes[true]
+    keys, true_keys = (
+        np.searchsorted(np.sort(categories), each) for each in (labels[mine], truth.categories[true])
     )
-    return Matches(
-        places[rows[kept]].astype(np.int32),
-        predictions.scores[rows[kept]],
-        categories[codes[kept]].astype(np.int32),
-        found,
-        counted,
-        true_places[true_rows],
-        truth.labels[true_rows].astype(np.int64),
-        to_find,
-    )
+    crowd, areas = truth.iscrowd[true], own[:, 2] * own[:, 3]
+    kept, *bits, to_find = _matched(
+        keys, scores[mine], areas, true_keys, truth.areas[true], crowd,
+        lambda one, other: coco_overlap(own[one], objects[other], crowd[other]),
+    )  # fmt: skip
+    found, counted = (np.zeros((len(labels), len(AREAS)), dtype=np.uint16) for _ in bits)
+    found[mine[kept]], counted[mine[kept]] = bits
+    every = np.zeros(len(truth), dtype=np.uint8)
+    every[true] = to_find
+    owners, true_owners = np.zeros(len(labels), dtype=np.int64), np.zeros(len(truth), dtype=np.int64)
+    return Matches(owners, scores, labels, found, counted, true_owners, truth.categories, every)
 
 
 def match_masks(
@@ -279,16 +176,6 @@ def match_masks(
     )
     owners, true_owners = np.zeros(len(kept), dtype=np.int64), np.zeros(len(true), dtype=np.int64)
     return Matches(owners, scores[kept], names[kept], found, counted, true_owners, true_names, to_find)
-
-
-def refuse_unlisted(truth: GroundTruthBoxes, predictions: BoxPredictions) -> None:
-    """Raise where no prediction has a category of the ground truth: the two do not belong together."""
-    labels = np.unique(predictions.labels)
-    if len(labels) and not np.isin(labels, np.asarray(truth.categories)).any():
-        raise GramLoopError(
-            f"no prediction has a category of the ground truth: predictions have {labels[:5].tolist()}…, "
-            f"the ground truth lists {sorted(truth.categories)[:5]}…"
-        )
 
 
 def _matched(

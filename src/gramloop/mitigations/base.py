@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import MISSING, dataclass, fields
-from typing import TYPE_CHECKING, ClassVar, Literal, Self, TypeAlias
+from dataclasses import MISSING, Field, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
 
 from gramloop.errors import GramLoopError
-from gramloop.util.table import Table, TableRepr, settings_table
 
 if TYPE_CHECKING:  # features are treated with torch alone, without what images need
     from gramloop.mitigations.calibration import CalibrationStats
@@ -18,6 +17,7 @@ if TYPE_CHECKING:  # features are treated with torch alone, without what images 
 
 Stats: TypeAlias = "CalibrationStats | None"  # of in-distribution images, if there are any
 Stage = Literal["pixels", "backbone", "features", "outputs"]
+CalibrationNeed = Literal["", "optional", "required"]
 STAGES: tuple[Stage, ...] = ("pixels", "backbone", "features", "outputs")
 """Where a mitigation can act, in this order."""
 
@@ -26,23 +26,66 @@ STAGES: tuple[Stage, ...] = ("pixels", "backbone", "features", "outputs")
 ViewFunction = Callable[[Sequence["RGB"], float], list[list["Prediction"]]]
 
 
-class Mitigation(TableRepr):
-    """One change to a prediction. Subclasses are frozen dataclasses and override what they need."""
+def setting(low: float, high: float, default: Any = MISSING, mark: str = "") -> Any:
+    """A field that is a number between two others, or None if that is the default.
+
+    Args:
+        low, high: the least and the largest number.
+        default: what it is where nothing is given.
+        mark: names it in text, as in ``c=1``; numbers without one come in the order of their fields.
+    """
+    return field(default=default, metadata={"limits": (low, high), "mark": mark})
+
+
+class Mitigation:
+    """One change to a prediction. Subclasses are frozen dataclasses and override what they need.
+
+    usage: its arguments in words, if it needs some.
+    learns: the field of `CalibrationStats` that it uses, if it uses one.
+    """
 
     name: ClassVar[str]
     stage: ClassVar[Stage]
+    usage: ClassVar[str] = ""
+    learns: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        numbers = self._numbers()
+        for name, (each, value) in numbers.items():
+            if value is not None or each.default is not None:
+                owner = self.name if len(numbers) == 1 else f"{self.name}'s {each.metadata['mark'] or name}"
+                object.__setattr__(self, name, number(owner, value, *each.metadata["limits"]))
+
+    def _numbers(self) -> dict[str, tuple[Field[Any], Any]]:
+        """Fields that are a `setting`, with their values."""
+        found = [each for each in fields(self) if each.metadata]  # type: ignore[arg-type]
+        return {each.name: (each, getattr(self, each.name)) for each in found}
 
     @classmethod
     def parse(cls, arguments: str) -> Self:
-        """Read what follows the colon; by default nothing may."""
-        if arguments:
-            raise GramLoopError(f"{cls.name} takes no arguments, so not {arguments!r}")
-        return cls()
+        """Read what follows the colon: numbers, divided by commas."""
+        marks = {each.name: each.metadata["mark"] for each in fields(cls)}  # type: ignore[arg-type]
+        given: dict[str, str] = {}
+        for part in arguments.split(",") if arguments else ():
+            mark, _, value = part.strip().rpartition("=")
+            free = [name for name in marks if marks[name] == mark and name not in given]
+            if not free:
+                raise GramLoopError(f"{cls.name} takes {cls._takes()}, not {arguments!r}")
+            given[free[0]] = value
+        if cls.usage and not given:
+            raise GramLoopError(f"{cls.name} takes {cls._takes()}; none is given")
+        return cls(**given)
+
+    @classmethod
+    def _takes(cls) -> str:
+        return cls.usage or ("one number" if fields(cls) else "no arguments")  # type: ignore[arg-type]
 
     @property
     def arguments(self) -> str:
         """What `parse` reads back; empty for the default."""
-        return ""
+        given = [(each, value) for each, value in self._numbers().values() if value != each.default]
+        marks = [f"{mark}=" if (mark := each.metadata["mark"]) else "" for each, _ in given]
+        return ",".join(f"{mark}{value:g}" for mark, (_, value) in zip(marks, given, strict=True))
 
     @property
     def text(self) -> str:
@@ -54,12 +97,22 @@ class Mitigation(TableRepr):
         """One entry per forward pass over the image: its scale relative to the usual input size."""
         return (1.0,)
 
-    def _table(self) -> Table:
-        acts_on = "blocks" if self.stage == "backbone" else self.stage
-        return settings_table(f"{self.text}, which acts on {acts_on}", self)
-
     def check(self, predictor: AnyPredictor, stack: Sequence[Mitigation], stats: Stats) -> None:
         """Refuse a predictor or a stack that it cannot work with; weights are not needed for that."""
+
+    def calibration(self, predictor: AnyPredictor) -> CalibrationNeed:
+        """Whether it uses calibration statistics, or cannot do without them."""
+        return "required" if self.learns else ""
+
+    def learnt(self, stats: Stats) -> Any:
+        """What it uses of the calibration statistics, or an error if that is not there."""
+        found = getattr(stats, self.learns, None)
+        if not found:
+            raise GramLoopError(
+                f"{self.text} needs calibration statistics of in-distribution images, with {self.learns}; calibrate on a few "
+                "dozen of them (gramloop calibrate) and give the file"
+            )
+        return found
 
     def filtered(self, pixels: RGB, stats: Stats) -> RGB:
         """The image that the model sees instead; the same array where nothing changes."""
@@ -72,25 +125,6 @@ class Mitigation(TableRepr):
     def around(self, view: ViewFunction, predictor: AnyPredictor) -> ViewFunction:
         """Make one prediction of several views."""
         return view
-
-
-@dataclass(frozen=True)
-class NumberMitigation(Mitigation):
-    """A mitigation whose only field is a number; one with a default need not be given."""
-
-    limits: ClassVar[tuple[float, float]]
-
-    @classmethod
-    def parse(cls, arguments: str) -> Self:
-        if not arguments and fields(cls)[0].default is not MISSING:
-            return cls()
-        return cls(number(cls.name, arguments, *cls.limits))  # type: ignore[call-arg]
-
-    @property
-    def arguments(self) -> str:
-        [one] = fields(self)
-        value = getattr(self, one.name)
-        return "" if value == one.default else f"{value:g}"
 
 
 def number(owner: str, given: object, least: float, most: float) -> float:

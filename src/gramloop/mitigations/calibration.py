@@ -31,7 +31,6 @@ from gramloop.replay.adaptive import image_noise, noise_response
 from gramloop.replay.vit import ViT
 from gramloop.util.files import atomic_write
 from gramloop.util.json_files import parse_json
-from gramloop.util.table import Table, TableRepr
 
 if TYPE_CHECKING:
     from gramloop.tasks.predictor import AnyPredictor
@@ -45,7 +44,7 @@ _watch = partial(FeatureHooks, this_thread=True, required=False)  # a place may 
 
 
 @dataclass(frozen=True)
-class CalibrationStats(TableRepr):
+class CalibrationStats:
     """Statistics of in-distribution images.
 
     means, spreads: by block, (C,): of all patches, and the standard deviation of one view's mean; empty without a ViT.
@@ -57,8 +56,8 @@ class CalibrationStats(TableRepr):
     at: where the head reads these patches, as `gramloop.mitigations.feature_hooks` has it.
     """
 
-    means: Mapping[int, Tensor]
-    spreads: Mapping[int, Tensor]
+    means: Mapping[int, Tensor] = field(repr=False)
+    spreads: Mapping[int, Tensor] = field(repr=False)
     noise: float | None
     images: int
     backbone: str = ""
@@ -117,28 +116,6 @@ class CalibrationStats(TableRepr):
             raise GramLoopError(f"{path} lacks the mean or the spread of a block; calibrate again")
         return stats
 
-    def _table(self) -> Table:
-        rows = tuple(
-            (tap, len(mean), float(mean.norm()), float(self.spreads[tap].norm()))
-            for tap, mean in sorted(self.means.items())
-        )
-        levels = {"noise in grey levels": self.noise, "noise in units of the model's input": self.input_noise}
-        notes = [
-            f"99 of 100 have {name} below {value:.4g}." for name, value in levels.items() if value is not None
-        ]
-        if self.pixels:
-            notes.append(", ".join(f"{name} {value:.4g}" for name, value in self.pixels.items()) + ".")
-        if self.backbone:
-            notes.append(f"The backbone's fingerprint is {self.backbone}.")
-        places = {
-            "norm": "after the final norm",
-            "states": "in returned states",
-            "blocks": "in a block's output",
-        }
-        title = f"{self.images} in-distribution images" + (f", patches {places[self.at]}" if rows else "")
-        columns = ("block", "channels", "norm of the mean", "norm of its spread")
-        return Table(title, columns, rows, tuple(notes))
-
 
 def read_stats(given: CalibrationStats | str | Path | None) -> CalibrationStats | None:
     """Statistics, or those of a file."""
@@ -176,9 +153,8 @@ def calibrate(model: AnyPredictor | nn.Module, images: Iterable[Any], **descript
         return _calibrate_module(model, images, description)
     from gramloop.mitigations.filters import appearance, appearance_range, noise_level
     from gramloop.tasks.images import read_image
-    from gramloop.tasks.predictor import before_renumbering
 
-    predictor = before_renumbering(model)  # type: ignore[arg-type]
+    predictor: AnyPredictor = model  # type: ignore[assignment]
     levels, appearances = [], []
 
     def predicted() -> Iterator[Callable[[], object]]:
@@ -227,7 +203,7 @@ class FeatureRecorder:
     def run(self, calls: Iterable[Callable[[], object]]) -> None:
         """Call the model for every image while hooks watch, and find out where its head reads."""
         if self.source is None:
-            for _ in calls:  # whoever gives them measures pixels
+            for _ in calls:  # the caller that gives them measures pixels
                 pass
             return
         call = None
@@ -325,20 +301,6 @@ def _level(levels: Sequence[float]) -> float | None:
     return float(torch.tensor(levels, dtype=torch.float64).quantile(QUANTILE)) if levels else None
 
 
-def placeholder_stats(predictor: AnyPredictor, images: int) -> CalibrationStats | None:
-    """Stand-in for what could be learnt from so many images, to check mitigations before anything runs."""
-    if images < MIN_IMAGES:
-        return None
-    zeros: dict[int, Tensor] = {}
-    if predictor.host is not None and not predictor.host.shuffles:
-        source = feature_source(predictor, "calibrate")
-        _, taps = source.places()[0]
-        zeros = {tap: torch.zeros(source.width or 0) for tap in taps}
-    names = ("brightness", "contrast", "sharpness")
-    pixels = {f"{name}.{end}": 0.0 for name in names for end in ("low", "usual", "high")}
-    return CalibrationStats(zeros, zeros, 0.0, images, pixels=pixels)
-
-
 def split_for_calibration(
     ids: Sequence[object], count: int = SPLIT_IMAGES, share: float = 0.5
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -361,14 +323,6 @@ def split_for_calibration(
     hashed = [hashlib.sha256(f"calibration {name}".encode()).digest() for name in ids]
     ranked = sorted(range(len(ids)), key=lambda place: (hashed[place], str(ids[place])))
     return tuple(sorted(ranked[:count])), tuple(sorted(ranked[count:]))
-
-
-def sha256_of(path: Path) -> str:
-    """The checksum of a file of statistics."""
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise GramLoopError(f"cannot read the calibration statistics {path}: {error.strerror}") from error
 
 
 def backbone_fingerprint(vit: ViT) -> str:

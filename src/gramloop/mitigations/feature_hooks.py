@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import Tap, TappedViT
+from gramloop.models.backbone import Backbone, Tap
 from gramloop.replay.guards import hide_from_compiler, registering, show_to_compiler
 from gramloop.replay.vit import TokenLayout, ViT, find_vit
 
@@ -41,7 +41,7 @@ class FeatureSource:
 
     vit: ViT
     model: nn.Module
-    backbone: TappedViT | None = None
+    backbone: Backbone | None = None
     taps: tuple[int, ...] = ()
 
     @property
@@ -88,7 +88,7 @@ def _source_of_predictor(predictor: Any, needed_by: str) -> FeatureSource:
             f"in {name}; mitigations on pixels and outputs work with it"
         )
     backbone = getattr(predictor, "backbone", None)
-    if isinstance(backbone, TappedViT):
+    if isinstance(backbone, Backbone):
         return FeatureSource(vit, backbone, backbone, tuple(predictor.taps))
     model = getattr(predictor, "model", None)
     return FeatureSource(vit, model if isinstance(model, nn.Module) else vit.module)

@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from gramloop.errors import GramLoopError
-from gramloop.mitigations.base import Mitigation, NumberMitigation, Stats, number
+from gramloop.mitigations.base import CalibrationNeed, Mitigation, Stats, setting
 from gramloop.mitigations.feature_hooks import FeatureHooks, FeatureSource, Hooks, Place, feature_source
 from gramloop.replay.vit import find_vit
 
@@ -45,38 +45,26 @@ class Recentre(Mitigation):
     beyond: c; only what exceeds so many standard deviations of in-distribution means is moved.
     """
 
-    weight: float = 1.0
-    beyond: float | None = None
+    weight: float = setting(0, 1, 1.0)
+    beyond: float | None = setting(0, MAX_DEVIATIONS, None, mark="c")
 
     name = "recentre"
     stage = "features"
-
-    def __post_init__(self) -> None:
-        number("recentre's weight", self.weight, 0, 1)
-        if self.beyond is not None:
-            number("recentre's c", self.beyond, 0, MAX_DEVIATIONS)
-
-    @classmethod
-    def parse(cls, arguments: str) -> Self:
-        parts = [part.strip() for part in arguments.split(",")] if arguments else []
-        limits = [part.removeprefix("c=") for part in parts if part.startswith("c=")]
-        weights = [part for part in parts if not part.startswith("c=")]
-        if not parts or len(limits) > 1 or len(weights) > 1:
-            raise GramLoopError(
-                f"recentre takes a weight, such as recentre:0.3, or c, such as recentre:c=1, not {arguments!r}"
-            )
-        weight = number("recentre's weight", weights[0], 0, 1) if weights else 1.0
-        return cls(weight, number("recentre's c", limits[0], 0, MAX_DEVIATIONS) if limits else None)
+    usage = "a weight, such as recentre:0.3, or c, such as recentre:c=1"
+    learns = "means"
 
     @property
     def arguments(self) -> str:
-        limit = [] if self.beyond is None else [f"c={self.beyond:g}"]
-        weight = [f"{self.weight:g}"] if not limit or self.weight != 1 else []
-        return ",".join([*weight, *limit])
+        return super().arguments or f"{self.weight:g}"
+
+    def calibration(self, predictor: AnyPredictor) -> CalibrationNeed:
+        own = self._own_means(predictor, feature_source(predictor, self.name))
+        return "required" if own is None else ""
 
     def check(self, predictor: AnyPredictor, stack: Sequence[Mitigation], stats: Stats) -> None:
         source = feature_source(predictor, self.name)
-        self._means(predictor, source, stats)
+        if stats is not None:
+            stats.check(source)
         replayed = any(each.stage == "backbone" for each in stack)
         if (
             replayed
@@ -119,18 +107,16 @@ class Recentre(Mitigation):
         return patches - (self.weight * away).to(patches.dtype)
 
     def _means(self, model: object, source: FeatureSource, stats: Stats) -> Mapping[int, Tensor]:
-        """The in-distribution mean (C,) by tap: a weight alone takes it from the head's own batch norm, if it can."""
+        """The in-distribution mean (C,) by tap."""
         if stats is not None:
             stats.check(source)
-        own = None if self.beyond is not None else batch_norm_means(model, source)
-        if own is not None:
-            return own
-        if stats is None or not stats.means:
-            raise GramLoopError(
-                f"{self.text} needs the statistics of in-distribution features; calibrate on a few dozen images "
-                "(gramloop calibrate) and give them"
-            )
-        return stats.means
+        own = self._own_means(model, source)
+        found: Mapping[int, Tensor] = self.learnt(stats) if own is None else own
+        return found
+
+    def _own_means(self, model: object, source: FeatureSource) -> dict[int, Tensor] | None:
+        """What the head's own batch norm has, which is enough for a weight alone."""
+        return None if self.beyond is not None else batch_norm_means(model, source)
 
 
 def batch_norm_means(model: object, source: FeatureSource) -> dict[int, Tensor] | None:
@@ -180,20 +166,20 @@ def recentre(
     if isinstance(how, str):
         how = Recentre.parse(how)
     elif not isinstance(how, Recentre):
-        how = Recentre(number("recentre's weight", how, 0, 1))
+        how = Recentre(how)
     source = feature_source(model, "recentre", **description)
     return how.hooked(model, read_stats(stats), this_thread, source)
 
 
 @dataclass(frozen=True)
-class Norms(NumberMitigation):
+class Norms(Mitigation):
     """Mixes a share ``weight`` of each image's own mean into the running mean of every batch norm outside the ViT."""
 
-    weight: float
+    weight: float = setting(0, 1)
 
     name = "norms"
     stage = "features"
-    limits = (0, 1)
+    usage = "a weight, such as norms:0.3"
 
     def check(self, predictor: AnyPredictor, stack: Sequence[Mitigation], stats: Stats) -> None:
         if not batch_norms(predictor):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from torch import nn
@@ -13,68 +13,59 @@ from gramloop.errors import GramLoopError
 from gramloop.mitigations.base import Mitigation, ViewFunction
 from gramloop.mitigations.calibration import CalibrationStats
 from gramloop.mitigations.features import Norms, Recentre
-from gramloop.mitigations.outputs import PairMean, predict_scaled, with_scores
-from gramloop.mitigations.pixels import Denoise
-from gramloop.mitigations.replay import Replay
-from gramloop.mitigations.stack import Mitigations, Stack, read_stack, replay_of, stack_scales, stack_text
+from gramloop.mitigations.stack import (
+    Mitigations,
+    Replay,
+    Stack,
+    read_stack,
+    replay_of,
+    stack_scales,
+    stack_text,
+)
+from gramloop.mitigations.views import PairMean, predict_scaled, with_scores
 from gramloop.replay.attach import attach
-from gramloop.replay.config import ReplayConfig
-from gramloop.replay.cost import Cost
+from gramloop.replay.config import Cost, ReplayConfig
 from gramloop.tasks.images import RGB
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import (
     AnyPredictor,
-    Renumbered,
-    WrappedPredictor,
-    before_renumbering,
+    BasePredictor,
     check_replay,
+    takes_batches,
 )
 from gramloop.tasks.semantic import Segmentation
-from gramloop.util.table import Cell
 
 
-@dataclass(frozen=True)
-class StackCost(Cost):
-    """Blocks executed for one image, over all forward passes; ``area`` is that of an input, on average."""
-
-    area: float = 1.0
-
-    @property
-    def multiplier(self) -> float:
-        """Work per baseline forward: a block on an image of twice the area counts twice."""
-        return self.area * self.blocks / self.baseline
-
-    def _rows(self) -> tuple[tuple[Cell, ...], ...]:
-        executed, baseline, share = super()._rows()
-        return executed, baseline, ("area of an input, on average", f"{self.area:.2f}×"), ("work", share[1])
-
-
-def stack_cost(stack: Sequence[Mitigation], predictor: AnyPredictor) -> StackCost:
+def stack_cost(stack: Sequence[Mitigation], predictor: AnyPredictor) -> Cost:
     """What the mitigations execute, at most; filters on pixels take time, but no block."""
     return Mitigated(tuple(stack), predictor).cost()
 
 
 def check_stack(
-    stack: Sequence[Mitigation], predictor: AnyPredictor, stats: CalibrationStats | None = None
+    stack: Sequence[Mitigation],
+    predictor: AnyPredictor,
+    stats: CalibrationStats | None = None,
+    calibrates: bool = False,
 ) -> None:
-    """Refuse mitigations that a predictor cannot take, or that do not work together."""
+    """Refuse mitigations that a predictor cannot take, or that do not work together.
+
+    Args:
+        stack: the mitigations.
+        predictor: what predicts with them.
+        stats: calibration statistics, if there are any.
+        calibrates: they will be learnt before anything is predicted.
+    """
+    predictor = predictor
     for each in stack:
-        each.check(before_renumbering(predictor), stack, stats)
+        each.check(predictor, stack, stats)
+        if each.calibration(predictor) == "required" and not calibrates:
+            each.learnt(stats)
 
 
-def needs_calibration(stack: Sequence[Mitigation], predictor: AnyPredictor) -> bool:
-    """Whether calibration statistics would change what a stack does, or are required by it."""
-    learns = any(isinstance(each, Denoise) and each.level is None for each in stack)
-    return learns or requires_calibration(stack, predictor)
-
-
-def requires_calibration(stack: Sequence[Mitigation], predictor: AnyPredictor) -> bool:
-    """Whether a stack cannot do without calibration statistics; ``denoise`` has a threshold to fall back on."""
-    try:
-        check_stack(stack, predictor)
-    except GramLoopError:
-        return True
-    return False
+def needs_calibration(stack: Sequence[Mitigation], predictor: AnyPredictor, optional: bool = True) -> bool:
+    """Whether a stack requires calibration statistics or, if ``optional`` ones count, would use them."""
+    needs = {each.calibration(predictor) for each in stack}
+    return "required" in needs or (optional and "optional" in needs)
 
 
 def apply(
@@ -94,25 +85,6 @@ def apply(
     return Mitigated(stack, predictor, known)
 
 
-def mitigate(
-    model: nn.Module,
-    mitigations: Mitigations,
-    stats: CalibrationStats | str | Path | None = None,
-    *,
-    this_thread: bool = False,
-) -> Attachment:
-    """Attach replay, recentre and norms to a torch module until ``detach()`` or the end of a ``with`` statement.
-
-    Args:
-        model: any module with one ViT inside.
-        mitigations: as `apply` takes them; those on pixels and outputs are no part of a model, and refused.
-        stats: what `calibrate` returned for the model, or its file.
-        this_thread: act in forwards of the calling thread alone.
-    """
-    stack, known = read_stack(mitigations, stats)
-    return attach_stack(model, stack, known, this_thread=this_thread)
-
-
 class Attachment(ExitStack):
     """What `mitigate` attached to a model."""
 
@@ -121,22 +93,31 @@ class Attachment(ExitStack):
         self.close()
 
 
-def attach_stack(
+def mitigate(
     model: nn.Module,
-    stack: Stack,
-    stats: CalibrationStats | None,
+    mitigations: Mitigations,
+    stats: CalibrationStats | str | Path | None = None,
     *,
-    predictor: AnyPredictor | None = None,
     this_thread: bool = False,
+    predictor: AnyPredictor | None = None,
 ) -> Attachment:
-    """Attach a stack to a module, or to that of a predictor whose head is known."""
+    """Attach replay, recentre and norms to a torch module until ``detach()`` or the end of a ``with`` statement.
+
+    Args:
+        model: any module with one ViT inside.
+        mitigations: as `apply` takes them; those on pixels and outputs are no part of a model, and refused.
+        stats: what `calibrate` returned for the model, or its file.
+        this_thread: act in forwards of the calling thread alone.
+        predictor: whose model it is, where its head is known.
+    """
+    stack, known = read_stack(mitigations, stats)
     attached = Attachment()
     try:
         for each in stack:
             if isinstance(each, Replay):
                 attached.enter_context(attach(model, each.config, this_thread=this_thread))
             elif isinstance(each, Recentre | Norms):
-                attached.enter_context(each.hooked(predictor or model, stats, this_thread))
+                attached.enter_context(each.hooked(predictor or model, known, this_thread))
             else:
                 raise GramLoopError(
                     f"{each.text} acts on {each.stage}, which is not part of the model; gramloop.mitigations.apply takes it "
@@ -148,19 +129,21 @@ def attach_stack(
     return attached
 
 
-class Mitigated(WrappedPredictor):
+class Mitigated(BasePredictor[Prediction]):
     """A `Predictor` around another; it always runs the replay that is among its mitigations."""
 
     def __init__(self, stack: Stack, predictor: AnyPredictor, stats: CalibrationStats | None = None) -> None:
-        super().__init__(before_renumbering(predictor), predictor.classes)
-        self.stack, self.stats, self._numbered = stack, stats, predictor
+        self.predictor, self.stack, self.stats = predictor, stack, stats
+        self.task, self.classes = predictor.task, predictor.classes
+        self.blocks, self.host, self.taps = predictor.blocks, predictor.host, predictor.taps
+        self.batches = takes_batches(predictor)
         self._replay = replay_of(stack)
         self._averages_pair = any(isinstance(each, PairMean) for each in stack)
         self._gives_scores = bool(getattr(getattr(self.predictor, "config", None), "scores", False))
         merges = len(stack_scales(stack)) > 1 or self._averages_pair
         self._scoring = with_scores(self.predictor) if merges else self.predictor
 
-    def cost(self, replay: ReplayConfig | None = None, paired: bool = False) -> StackCost:
+    def cost(self, replay: ReplayConfig | None = None, paired: bool = False) -> Cost:
         """Blocks executed for one view of an image, over all forward passes."""
         self._check_pair(replay, paired)
         one, scales = (
@@ -168,7 +151,7 @@ class Mitigated(WrappedPredictor):
             stack_scales(self.stack),
         )
         area = sum(scale**2 for scale in scales) / len(scales)
-        return StackCost(one.blocks * len(scales), one.baseline, area)
+        return Cost(one.blocks * len(scales), one.baseline, area)
 
     def _both(self, paired: bool) -> bool:
         """Whether the baseline version is needed in addition to the replayed one."""
@@ -204,7 +187,7 @@ class Mitigated(WrappedPredictor):
             return [[self._finished(each) for each in versions] for versions in view(pixels, 1.0)]
 
     def _finished(self, found: Prediction) -> Prediction:
-        """With the numbers asked for, and without scores that were needed for an average alone."""
+        """Without scores that were needed for an average alone."""
         if isinstance(found, Segmentation) and self._scoring is not self.predictor and not self._gives_scores:
-            found = replace(found, scores=None)
-        return self._numbered.renumbered(found) if isinstance(self._numbered, Renumbered) else found
+            return replace(found, scores=None)
+        return found

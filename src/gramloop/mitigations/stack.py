@@ -7,19 +7,71 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from gramloop.errors import GramLoopError, did_you_mean, then
-from gramloop.mitigations.base import STAGES, Mitigation
-from gramloop.mitigations.calibration import CalibrationStats, read_stats, sha256_of
+from gramloop.mitigations.base import STAGES, Mitigation, Stats
+from gramloop.mitigations.calibration import CalibrationStats, read_stats
 from gramloop.mitigations.features import Norms, Recentre
-from gramloop.mitigations.outputs import Flip, PairMean, Resize, Scales
-from gramloop.mitigations.pixels import Denoise, Gaussian, Levels, Median, Nlm, Sharpen
-from gramloop.mitigations.replay import REPLAYS, Replay
-from gramloop.replay.config import MITIGATIONS_KIND, ReplayConfig, read_content, read_replay, write_replay
-from gramloop.util.files import atomic_write
+from gramloop.mitigations.views import (
+    Denoise,
+    Flip,
+    Gaussian,
+    Levels,
+    Median,
+    Nlm,
+    PairMean,
+    Resize,
+    Scales,
+    Sharpen,
+)
+from gramloop.replay.config import (
+    KIND,
+    MITIGATIONS_KIND,
+    ReplayConfig,
+    parse_replay,
+    read_content,
+    read_replay,
+    replay_text,
+)
+from gramloop.tasks.predictor import AnyPredictor, check_replay
+from gramloop.util.files import atomic_write, file_digest
+
+REPLAYS: Mapping[str, ReplayConfig] = {
+    "gramloop": ReplayConfig(),
+    "ungated": ReplayConfig(gate="none"),
+    "uniform": ReplayConfig(gate="uniform", strength=0.5),
+    "matched": ReplayConfig(gate="uniform", strength="matched"),
+    "loop-loop": ReplayConfig(gate_at="end"),
+    "final-final": ReplayConfig(update_at="final"),
+}
+"""The replays that have a name."""
+
+
+@dataclass(frozen=True)
+class Replay(Mitigation):
+    """A window of blocks that runs again with the settings of its configuration."""
+
+    config: ReplayConfig = field(default_factory=ReplayConfig)
+
+    name = "replay"
+    stage = "backbone"
+
+    @classmethod
+    def parse(cls, arguments: str) -> Self:
+        return cls(read_replay(arguments) if arguments.endswith(".json") else parse_replay(arguments))
+
+    @property
+    def text(self) -> str:
+        """Its name in `REPLAYS`, or its settings."""
+        known = (name for name, config in REPLAYS.items() if config == self.config)
+        return next(known, f"{self.name}:{replay_text(self.config)}")
+
+    def check(self, predictor: AnyPredictor, stack: Sequence[Mitigation], stats: Stats) -> None:
+        check_replay(predictor, self.config)
+
 
 Stack = tuple[Mitigation, ...]
 Mitigations = str | Path | ReplayConfig | Mitigation | Sequence[Mitigation]
@@ -79,14 +131,15 @@ class StoredMitigations:
 def read_mitigations(path: str | Path) -> StoredMitigations:
     """Read a file that `gramloop tune` wrote, also one of a replay alone; an empty stack is the baseline."""
     content = read_content(path)
-    if content["kind"] != MITIGATIONS_KIND:
-        config = read_replay(path)
-        return StoredMitigations((Replay(config),) if config.replays else ())
     try:
         calibration = _checked_file(Path(path), content.get("calibration"))
-        return StoredMitigations(stack_from_json(content), calibration)
+        stack = stack_from_json(content)
     except GramLoopError as error:
         raise GramLoopError(f"{path}: {error}") from error
+    if not stack:
+        raise GramLoopError(f"{path} holds neither a replay nor other mitigations")
+    replay = replay_alone(stack)
+    return StoredMitigations(() if replay is not None and not replay.replays else stack, calibration)
 
 
 def write_mitigations(
@@ -103,13 +156,11 @@ def write_mitigations(
         calibration: the file of calibration statistics that they need, in the same folder.
         about: what is known about them, as plain JSON values.
     """
-    config = replay_alone(stack) if stack else ReplayConfig(replays=0)
-    if config is not None:
-        write_replay(path, config, about)
-        return
-    content: dict[str, Any] = {"kind": MITIGATIONS_KIND, **stack_json(stack)}
+    written = stack or (Replay(ReplayConfig(replays=0)),)
+    kind = MITIGATIONS_KIND if replay_alone(written) is None else KIND
+    content: dict[str, Any] = {"kind": kind, **stack_json(written)}
     if calibration is not None:
-        content["calibration"] = {"file": Path(calibration).name, "sha256": sha256_of(Path(calibration))}
+        content["calibration"] = {"file": Path(calibration).name, "sha256": file_digest(Path(calibration))}
     content["about"] = dict(about or {})
     atomic_write(Path(path), (json.dumps(content, indent=1) + "\n").encode())
 
@@ -118,12 +169,13 @@ def stack_json(stack: Sequence[Mitigation]) -> dict[str, Any]:
     """Plain values for plans and files: the text, and a replay's settings in full."""
     text = stack_text([each for each in stack if not isinstance(each, Replay)])
     config = replay_of(stack)
-    return {"mitigations": text, **({} if config is None else {"replay": config.as_json()})}
+    replay = {} if config is None else {"replay": config.as_json()}
+    return {**({"mitigations": text} if text else {}), **replay}
 
 
 def stack_from_json(settings: Mapping[str, Any]) -> Stack:
     """What `stack_json` wrote."""
-    text = settings.get("mitigations")
+    text = settings.get("mitigations", "")
     if not isinstance(text, str):
         raise GramLoopError(f"mitigations is {text!r}; it is a text such as recentre:0.3")
     replays = [Replay(ReplayConfig.from_json(settings["replay"]))] if "replay" in settings else []
@@ -137,7 +189,7 @@ def _checked_file(path: Path, entry: object) -> Path | None:
     if not isinstance(entry, dict) or not isinstance(entry.get("file"), str):
         raise GramLoopError(f'calibration is {entry!r}; it is {{"file": …, "sha256": …}}')
     found = path.parent / str(entry["file"])
-    if sha256_of(found) != entry.get("sha256"):
+    if file_digest(found) != entry.get("sha256"):
         raise GramLoopError(f"{found} is not the file that these mitigations were measured with")
     return found
 

@@ -1,4 +1,4 @@
-"""What dense heads need of a frozen ViT: its sizes, and the tokens of some blocks after the final norm.
+"""A frozen ViT whose blocks' tokens are read after the final norm, and heads that score classes from them.
 
 Precision: parameters and features are float32. On a GPU the blocks of a DINOv3 compute under bfloat16 autocast, as in the
 paper; on a CPU everything is float32. Weights may be loaded in bfloat16: then so are the states, but the final norm is
@@ -7,16 +7,22 @@ not, so that heads and drift read float32.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, Self, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
+from gramloop.models.checkpoint import load_weights, open_checkpoint
+from gramloop.util.files import atomic_write
+from gramloop.util.json_files import checked, parse_json
 
 ROPE_THETA = 100.0
 MOST_TOKENS = 1 << 15  # 2048 x 4096 pixels in patches of 16; without a GPU more take minutes to hours
@@ -83,28 +89,34 @@ class TapPoint(nn.Module):
         return tap
 
 
-class TappedViT(nn.Module):
-    """A ViT whose blocks run in order, so that a hook on one of them takes effect in all later taps.
+class Backbone(nn.Module):
+    """A DINOv3 or DINOv2 whose blocks run in order, so that a hook on one of them takes effect in all later taps.
 
-    ``model`` is the library's own model: attach a replay to it, or use it directly.
+    ``model`` is transformers' own model: attach a replay to it, or use it directly.
     """
 
-    model: Any
+    autocast_on: tuple[str, ...] = (
+        "cuda",
+    )  # types of devices on which a DINOv3's blocks compute in bfloat16
 
-    def __init__(self, shape: BackboneShape) -> None:
+    def __init__(self, shape: BackboneShape, model: nn.Module | None = None) -> None:
+        """``model`` has this shape; by default it is a DINOv3ViTModel with random weights."""
         super().__init__()
         self.shape = shape
         self.tap_point = TapPoint()
+        self.model: Any = dinov3_model(shape) if model is None else model
+        self.is_dinov3 = hasattr(self.model, "rope_embeddings")
+        self.eval()
 
     @property
     def blocks(self) -> nn.ModuleList:
         """The transformer blocks, first to last."""
-        raise NotImplementedError
+        return cast(nn.ModuleList, self.model.model.layer if self.is_dinov3 else self.model.encoder.layer)
 
     @property
     def norm(self) -> nn.Module:
         """The final norm."""
-        raise NotImplementedError
+        return cast(nn.Module, self.model.norm if self.is_dinov3 else self.model.layernorm)
 
     @property
     def device(self) -> torch.device:
@@ -112,8 +124,13 @@ class TappedViT(nn.Module):
         return next(self.norm.parameters()).device
 
     def block_context(self, pixels: Tensor) -> tuple[AbstractContextManager[object], dict[str, Any]]:
-        """The precision that the blocks compute in, and their arguments in addition to the tokens."""
-        return nullcontext(), {}
+        """bfloat16 autocast on a GPU, where weights are float32; and the rotary positions of a DINOv3."""
+        if not self.is_dinov3:
+            return nullcontext(), {}
+        kind, weight = pixels.device.type, self.model.embeddings.patch_embeddings.weight
+        rounded = kind in self.autocast_on and weight.dtype == torch.float32
+        precision = torch.autocast(kind, torch.bfloat16) if rounded else without_autocast(kind)
+        return precision, {"position_embeddings": self.model.rope_embeddings(pixels.to(weight.dtype))}
 
     def forward(self, pixels: Tensor, taps: Sequence[int]) -> list[Tap]:  # (B, 3, H, W)
         """The features of :meth:`features`, so that a backbone can be called."""
@@ -162,52 +179,6 @@ class TappedViT(nn.Module):
                 f"taps must be different blocks between 0 and {self.shape.depth - 1}, not {list(taps)}"
             )
 
-
-class Backbone(TappedViT):
-    """A DINOv3 ViT; ``model`` is transformers' DINOv3ViTModel."""
-
-    autocast_on: tuple[str, ...] = ("cuda",)  # types of devices on which blocks compute in bfloat16
-
-    def __init__(self, shape: BackboneShape, *, rope_theta: float = ROPE_THETA) -> None:
-        from transformers import DINOv3ViTConfig, DINOv3ViTModel
-
-        super().__init__(shape)
-        config = DINOv3ViTConfig(
-            patch_size=shape.patch,
-            hidden_size=shape.width,
-            intermediate_size=shape.hidden,
-            num_hidden_layers=shape.depth,
-            num_attention_heads=shape.width // shape.head_dim,
-            hidden_act="silu" if shape.gated else "gelu",
-            use_gated_mlp=shape.gated,
-            query_bias=shape.qkv_bias,
-            key_bias=False,
-            value_bias=shape.qkv_bias,
-            num_register_tokens=shape.registers,
-            layer_norm_eps=1e-5,
-            rope_theta=rope_theta,
-        )
-        self.model: Any = DINOv3ViTModel(config)
-        self.model.rope_embeddings.__class__ = _exact_rope()
-        self.eval()
-
-    @property
-    def blocks(self) -> nn.ModuleList:
-        """The transformer blocks, first to last."""
-        return cast(nn.ModuleList, self.model.model.layer)
-
-    @property
-    def norm(self) -> nn.Module:
-        """The final norm."""
-        return cast(nn.Module, self.model.norm)
-
-    def block_context(self, pixels: Tensor) -> tuple[AbstractContextManager[object], dict[str, Any]]:
-        """bfloat16 autocast on a GPU, where weights are float32; and the rotary positions."""
-        kind, weight = pixels.device.type, self.model.embeddings.patch_embeddings.weight
-        rounded = kind in self.autocast_on and weight.dtype == torch.float32
-        precision = torch.autocast(kind, torch.bfloat16) if rounded else without_autocast(kind)
-        return precision, {"position_embeddings": self.model.rope_embeddings(pixels.to(weight.dtype))}
-
     def rotary(self, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """Cosines and sines (patches, head_dim) by which queries and keys of a grid of patches are rotated."""
         rope, patch = self.model.rope_embeddings, self.shape.patch
@@ -220,6 +191,30 @@ class Backbone(TappedViT):
         """Whether the rotary periods are rounded to bfloat16, as in Meta's released files."""
         periods = 1 / self.model.rope_embeddings.inv_freq.float()
         return bool(torch.allclose(periods, periods.bfloat16().float(), rtol=1e-6, atol=0.0))
+
+
+def dinov3_model(shape: BackboneShape, *, rope_theta: float = ROPE_THETA) -> nn.Module:
+    """transformers' DINOv3 of a shape, with random weights and exact rotary periods."""
+    from transformers import DINOv3ViTConfig, DINOv3ViTModel
+
+    config = DINOv3ViTConfig(
+        patch_size=shape.patch,
+        hidden_size=shape.width,
+        intermediate_size=shape.hidden,
+        num_hidden_layers=shape.depth,
+        num_attention_heads=shape.width // shape.head_dim,
+        hidden_act="silu" if shape.gated else "gelu",
+        use_gated_mlp=shape.gated,
+        query_bias=shape.qkv_bias,
+        key_bias=False,
+        value_bias=shape.qkv_bias,
+        num_register_tokens=shape.registers,
+        layer_norm_eps=1e-5,
+        rope_theta=rope_theta,
+    )
+    model: nn.Module = DINOv3ViTModel(config)
+    model.rope_embeddings.__class__ = _exact_rope()
+    return model
 
 
 @cache
@@ -275,3 +270,126 @@ def refuse_many_tokens(rows: int, columns: int, what: str, advice: str = "") -> 
             f"{MOST_TOKENS:,}: in every head of every block attention would weigh {tokens**2:.1e} pairs, "
             f"{memory:,.0f} GB if held together; {advice or 'crop it or resize it to fewer pixels'}"
         )
+
+
+class SegmentationModel(nn.Module):
+    """A frozen ViT with a head on some of its blocks, which scores the classes of every pixel."""
+
+    def __init__(
+        self, backbone: Backbone, head: nn.Module, width: int, taps: Sequence[int], classes: int
+    ) -> None:
+        super().__init__()
+        if width != backbone.shape.width:
+            raise GramLoopError(
+                f"the head was made for a backbone of width {width}, this one has {backbone.shape.width}"
+            )
+        backbone.check_taps(taps)
+        self.backbone, self.head = backbone, head
+        self.taps, self.classes = tuple(taps), classes
+        self.granularity = backbone.shape.patch  # both sides of an input must be multiples of it
+        self.eval()
+
+    def prior(self, pixels: Tensor) -> list[Tensor]:
+        """What the head needs of the image in addition to the taps: nothing, unless it has an adapter."""
+        return []
+
+    def scores(
+        self, prior: list[Tensor], taps: Sequence[Tap], size: tuple[int, int], exact: bool = False
+    ) -> Tensor:
+        """Scores (B, classes, *size) from the taps; ``exact`` asks for float32 where less is usual."""
+        raise NotImplementedError
+
+
+class TapHead(nn.Module):
+    """A head on the concatenated maps of some taps, whose numbers are stored with its weights."""
+
+    kind = "a head"
+    first_weight = ""  # of the convolution that reads the maps
+    more_channels = 0  # that it reads in addition
+
+    def __init__(self, width: int, outputs: int, taps: Sequence[int]) -> None:
+        super().__init__()
+        if not taps or width < 1 or outputs < 1:
+            raise GramLoopError(
+                f"{self.kind} needs a width, outputs and taps, not {width}, {outputs} and {list(taps)}"
+            )
+        self.width, self.taps = width, tuple(taps)
+        self.bn = nn.BatchNorm2d(width * len(self.taps))
+
+    def save(self, path: str | Path, dtype: torch.dtype | None = None) -> None:
+        """Write the weights, in another precision if given, and the taps as safetensors; an old file is replaced whole."""
+        from safetensors.torch import save
+
+        weights = {
+            name: value.detach().cpu().to(dtype=dtype if value.is_floating_point() else None).contiguous()
+            for name, value in self.state_dict().items()
+        }
+        atomic_write(Path(path), save(weights, metadata={"taps": json.dumps(self.taps)}))
+
+    @classmethod
+    def load(
+        cls, path: str | Path, *, taps: Sequence[int] | None = None, device: torch.device | str = "cpu"
+    ) -> Self:
+        """A head from a ``.safetensors`` or ``.pth`` file; give the ``taps`` if the file does not hold them."""
+        checkpoint = open_checkpoint(path)
+        taps = taps or _stored_taps(checkpoint.path)
+        if not taps:
+            raise GramLoopError(f"{path} does not hold the taps that the head reads; give them")
+        weight = checkpoint.shapes.get(cls.first_weight)
+        if weight is None or len(weight) != 4 or (weight[1] - cls.more_channels) % len(taps):
+            raise GramLoopError(
+                f"{path} is not {cls.kind} on {len(taps)} taps: its {cls.first_weight} is {weight or 'missing'}"
+            )
+        with torch.device("meta"):
+            head = cls((weight[1] - cls.more_channels) // len(taps), weight[0], taps)
+        load_weights(head, checkpoint, device=device)
+        return head.eval()
+
+
+def _stored_taps(path: Path) -> tuple[int, ...]:
+    if path.suffix != ".safetensors":
+        return ()
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as opened:
+        stored = (opened.metadata() or {}).get("taps", "[]")
+    what = "the taps of a head"
+    return checked(parse_json(stored.encode(), str(path), what), tuple[int, ...], str(path), what)
+
+
+class LinearHead(TapHead):
+    """Logits at the stride of the patches, from the concatenated maps of ``taps``.
+
+    Weights are named ``bn.*`` and ``conv.*``.
+    """
+
+    kind, first_weight = "a linear head", "conv.weight"
+
+    def __init__(self, width: int, classes: int, taps: Sequence[int]) -> None:
+        super().__init__(width, classes, taps)
+        self.classes = classes
+        self.conv = nn.Conv2d(self.bn.num_features, classes, 1)
+
+    def forward(self, maps: Sequence[Tensor]) -> Tensor:  # each (B, C, h, w)
+        """Logits (B, classes, h, w)."""
+        return self.conv(self.bn(torch.cat(list(maps), dim=1)))  # type: ignore[no-any-return]
+
+
+class LinearSegmentor(SegmentationModel):
+    """A backbone with a linear head: logits at the patches' stride, resized."""
+
+    head: LinearHead
+
+    def __init__(self, backbone: Backbone, head: LinearHead) -> None:
+        super().__init__(backbone, head, head.width, head.taps, head.classes)
+
+    def forward(self, pixels: Tensor) -> Tensor:  # (B, 3, H, W)
+        """Logits (B, classes, H / patch, W / patch)."""
+        return self.head([tap.map for tap in self.backbone(pixels, self.taps)])  # type: ignore[no-any-return]
+
+    def scores(
+        self, prior: list[Tensor], taps: Sequence[Tap], size: tuple[int, int], exact: bool = False
+    ) -> Tensor:
+        """Logits (B, classes, *size)."""
+        logits = self.head([tap.map for tap in taps])
+        return F.interpolate(logits, size, mode="bilinear", align_corners=False)

@@ -15,13 +15,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 import torch
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
-from gramloop.util.checksums import file_digest
 from gramloop.util.json_files import read_checked
 from gramloop.util.progress import tracked
 
@@ -32,13 +31,30 @@ _INSIDE = ("model", "state_dict")  # keys under which a file of torch may keep i
 _GROUPS = 40  # a large file is converted in so many groups
 _SMALL = 1 << 23  # numbers; a file of fewer is read at once
 
+HeadKind = Literal["mask2former", "plain-detr", "pmt", "depther", "linear"]
+HEAD_NAMES: dict[HeadKind, str] = {
+    "mask2former": "Meta's Mask2Former head",
+    "plain-detr": "Meta's Plain-DETR head",
+    "pmt": "a PMT head",
+    "depther": "Meta's depth head",
+    "linear": "a linear head",
+}
+PMT_QUERIES, PMT_CLASSES = "decoder.q.weight", "decoder.class_head.weight"
+# a name, or the beginning of one, that only files of this kind have
+_MARKS: dict[HeadKind, str] = {
+    "mask2former": "segmentation_model.",
+    "plain-detr": "transformer.decoder.",
+    "pmt": PMT_QUERIES,
+    "depther": "reassemble_blocks.",
+    "linear": "conv.weight",
+}
+
 
 class LoadOptions(TypedDict, total=False):
     """How weights are loaded; all of it may be left out."""
 
     dtype: torch.dtype  # of a backbone's weights, float32 by default; heads are float32
     device: torch.device | str  # of all weights, the CPU by default; on "meta" files are checked and not kept
-    verify: bool  # compare files with the sha256 prefixes in their names, as in ``…-a955f4ea.pth``
 
 
 @dataclass(frozen=True)
@@ -134,21 +150,18 @@ def planned_shapes(plan: LoadPlan) -> Shapes:
     return {entry.name: entry.shape for entry in plan.values()}
 
 
-def open_checkpoint(path: str | Path | Checkpoint, verify: bool = False) -> Checkpoint:
+def open_checkpoint(path: str | Path | Checkpoint) -> Checkpoint:
     """Open a local file or folder of weights without reading its tensors.
 
     Args:
         path: a ``.pth``, whose weights may lie under "model" or "state_dict", a ``.safetensors`` or a transformers folder;
             an opened checkpoint is returned as it is.
-        verify: whether to compare the file with the sha256 prefix in its name, as in ``…-a955f4ea.pth``.
     """
     if isinstance(path, Checkpoint):
         return path
     path = Path(path)
     if not path.exists():
         raise GramLoopError(f"{path} does not exist; checkpoints are local files and nothing is downloaded")
-    if verify:
-        verify_digest(path)
 
     def read() -> Mapping[str, Tensor]:
         if path.is_dir():
@@ -160,18 +173,28 @@ def open_checkpoint(path: str | Path | Checkpoint, verify: bool = False) -> Chec
     return Checkpoint(path, shapes, {name: value.dtype for name, value in tensors.items()}, read)
 
 
-def verify_digest(path: Path) -> None:
-    """Raise unless the file's sha256 begins with the eight digits at the end of its name."""
-    named = re.search(r"-([0-9a-f]{8,64})\.[a-z]+$", path.name)
-    if path.is_dir() or named is None:
-        raise GramLoopError(
-            f"{path} cannot be verified: its name does not end in a sha256 prefix, as in model-a955f4ea.pth"
-        )
-    digest = file_digest(path)
-    if not digest.startswith(named[1]):
-        raise GramLoopError(
-            f"{path} is damaged or renamed: its sha256 begins with {digest[:8]}, its name says {named[1]}"
-        )
+def strip_wrappers(checkpoint: Checkpoint) -> Checkpoint:
+    """The entries without the prefixes of torch.compile and of PMT's trainer."""
+    plain = checkpoint.renamed(lambda name: re.sub(r"(^|\.)_orig_mod(?=\.)", "", name).lstrip("."))
+    return plain.renamed(lambda name: name.removeprefix("network."))
+
+
+def head_kind(path: str | Path) -> HeadKind:
+    """The kind of head that a file holds; no tensor is read."""
+    names = list(strip_wrappers(open_checkpoint(path)).shapes)
+    for kind, mark in _MARKS.items():
+        if any(name.startswith(mark) for name in names):
+            return kind
+    raise GramLoopError(
+        f"{path} holds none of the supported heads ({', '.join(HEAD_NAMES.values())}): its names begin with "
+        f"{', '.join(names[:3])}"
+    )
+
+
+def head_classes(path: str | Path) -> int:
+    """How many classes a PMT head distinguishes."""
+    checkpoint = strip_wrappers(open_checkpoint(path))
+    return checkpoint.sizes(HEAD_NAMES["pmt"], classes=(PMT_CLASSES, 0))["classes"] - 1
 
 
 def load_weights(

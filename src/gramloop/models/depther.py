@@ -7,7 +7,6 @@ spaced bins, weighted by relu(logit) + 0.1, computed a few rows at a time: the b
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -15,8 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gramloop.errors import GramLoopError
-from gramloop.models.backbone import Tap, TappedViT, default_taps, without_autocast
+from gramloop.models.backbone import Backbone, default_taps, without_autocast
 from gramloop.models.checkpoint import LoadOptions, load_weights, open_checkpoint
 from gramloop.models.dino import backbone_of_head
 
@@ -24,17 +22,6 @@ NEAR, FAR = 0.001, 100.0  # metres, between which the released head spaces its b
 DEPTH_STRIDE = 32  # inputs whose sides are multiples of it keep their size
 _FLOOR = 0.1  # the least weight of a bin
 _AT_ONCE = 1 << 23  # logits in memory
-
-
-@dataclass(frozen=True)
-class DptShape:
-    """The sizes of a depth head; the defaults are those of the released one."""
-
-    channels: int = 4096  # the width of the backbone
-    reassembled: int = 2048
-    fused: int = 512
-    hidden: int = 32
-    bins: int = 256
 
 
 _RENAMES: Mapping[str, str] = {
@@ -57,28 +44,29 @@ class DptDepthHead(nn.Module):
     released_names = _RENAMES
 
     def __init__(
-        self, shape: DptShape, taps: Sequence[int], depth_range: tuple[float, float] = (NEAR, FAR)
+        self,
+        taps: Sequence[int],
+        channels: int = 4096,
+        *,
+        reassembled: int = 2048,
+        fused: int = 512,
+        hidden: int = 32,
+        bins: int = 256,
     ) -> None:
+        """The sizes are by default those of the released head; ``channels`` is the width of the backbone."""
         super().__init__()
-        if not 0 < depth_range[0] < depth_range[1]:
-            raise GramLoopError(f"bins go from near to far, 0 < near < far, not over {depth_range}")
-        self.shape, self.taps, self.depth_range = shape, tuple(taps), depth_range
-        self.batchnorm_layers = nn.ModuleList(nn.BatchNorm2d(shape.channels) for _ in range(4))
-        self.neck = _neck(shape)
-        self.project = nn.Conv2d(shape.fused, shape.fused, 3, padding=1)
+        self.taps, self.channels, self.bins = tuple(taps), channels, bins
+        self.batchnorm_layers = nn.ModuleList(nn.BatchNorm2d(channels) for _ in range(4))
+        self.neck = _neck(channels, reassembled, fused)
+        self.project = nn.Conv2d(fused, fused, 3, padding=1)
         self.conv_depth = nn.Sequential(
-            nn.Conv2d(shape.fused, shape.fused // 2, 3, padding=1),
+            nn.Conv2d(fused, fused // 2, 3, padding=1),
             nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True),
-            nn.Conv2d(shape.fused // 2, shape.hidden, 3, padding=1),
+            nn.Conv2d(fused // 2, hidden, 3, padding=1),
             nn.ReLU(),
-            nn.Conv2d(shape.hidden, shape.bins, 1),
+            nn.Conv2d(hidden, bins, 1),
         )
         self.eval()
-
-    @property
-    def channels(self) -> int:
-        """The width of the backbone."""
-        return self.shape.channels
 
     @property
     def tap_norms(self) -> tuple[nn.Module, ...]:
@@ -111,33 +99,13 @@ class DptDepthHead(nn.Module):
     def expectation(self, features: Tensor) -> Tensor:  # (B, hidden, H, W) → (B, 1, H, W)
         """The mean bin of every pixel, in float32 from the logits on."""
         batch, _, high, wide = features.shape
-        bins = torch.linspace(*self.depth_range, self.shape.bins, device=features.device)
-        rows = max(1, _AT_ONCE // (batch * self.shape.bins * wide))
+        bins = torch.linspace(NEAR, FAR, self.bins, device=features.device)
+        rows = max(1, _AT_ONCE // (batch * self.bins * wide))
         found = torch.empty(batch, 1, high, wide, device=features.device)
         for first in range(0, high, rows):
             some = slice(first, first + rows)
             weights = self.conv_depth[-1](features[:, :, some]).float().relu_().add_(_FLOOR)
             found[:, 0, some] = torch.einsum("bkhw,k->bhw", weights, bins) / weights.sum(1)
-        return found
-
-
-class Depther(nn.Module):
-    """Meta's depth model as a whole: a normalised image in, depth in metres out."""
-
-    def __init__(self, backbone: TappedViT, head: DptDepthHead) -> None:
-        super().__init__()
-        backbone.check_taps(head.taps)
-        self.backbone, self.head = backbone, head
-        self.eval()
-
-    def forward(self, pixels: Tensor) -> Tensor:  # (B, 3, H, W) → (B, 1, H', W')
-        """Depth at the multiples of 32 that the padded image reaches; padding is not removed."""
-        padded = pad_around(pixels, self.backbone.shape.patch)
-        return self.predict(self.backbone(padded, self.head.taps))
-
-    def predict(self, taps: Sequence[Tap]) -> Tensor:
-        """The depth of :meth:`forward` from taps computed before."""
-        found: Tensor = self.head([tap.map for tap in taps])
         return found
 
 
@@ -148,21 +116,16 @@ def pad_around(pixels: Tensor, multiple: int) -> Tensor:  # (B, 3, H, W)
 
 
 def load_depther(
-    backbone: str | Path | TappedViT,
-    head: str | Path,
-    *,
-    depth_range: tuple[float, float] = (NEAR, FAR),
-    **options: Unpack[LoadOptions],
-) -> Depther:
+    backbone: str | Path | Backbone, head: str | Path, **options: Unpack[LoadOptions]
+) -> tuple[Backbone, DptDepthHead]:
     """Meta's depth model from its two files.
 
     Args:
         backbone: a model, a file or a transformers folder.
         head: the head's file.
-        depth_range: of the bins in metres, which the files do not contain.
         **options: see `LoadOptions`.
     """
-    checkpoint = open_checkpoint(head, options.get("verify", False))
+    checkpoint = open_checkpoint(head)
     projection = "reassemble_blocks.projects.0.conv.weight"
     sizes = checkpoint.sizes(
         "a depth head",
@@ -172,23 +135,22 @@ def load_depther(
         hidden=("conv_depth.head.2.weight", 0),
         bins=("conv_depth.head.4.weight", 0),
     )
-    shape = DptShape(**sizes)
-    vit = backbone_of_head(checkpoint, backbone, shape.channels, **options)
+    vit = backbone_of_head(checkpoint, backbone, sizes["channels"], **options)
     with torch.device("meta"):
-        made = DptDepthHead(shape, default_taps(vit.shape.depth), depth_range)
+        made = DptDepthHead(default_taps(vit.shape.depth), **sizes)
     load_weights(made, checkpoint, device=options.get("device", "cpu"))
-    return Depther(vit, made)
+    return vit, made
 
 
-def _neck(shape: DptShape) -> Any:
+def _neck(channels: int, reassembled: int, fused: int) -> Any:
     from transformers import DPTConfig
     from transformers.models.dpt.modeling_dpt import DPTNeck
 
     neck: Any = DPTNeck(
         DPTConfig(
-            hidden_size=shape.channels,
-            neck_hidden_sizes=[shape.reassembled] * 4,
-            fusion_hidden_size=shape.fused,
+            hidden_size=channels,
+            neck_hidden_sizes=[reassembled] * 4,
+            fusion_hidden_size=fused,
             reassemble_factors=[4, 2, 1, 0.5],
             readout_type="ignore",
             neck_ignore_stages=[],

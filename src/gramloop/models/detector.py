@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import Backbone, Tap, TappedViT, quarter_ends, without_autocast
-from gramloop.models.checkpoint import Checkpoint, LoadOptions, Shapes, load_weights, open_checkpoint
-from gramloop.models.dino import backbone_of_head, dinov3_file_shapes
+from gramloop.models.backbone import Backbone, Tap, quarter_ends, without_autocast
+from gramloop.models.checkpoint import Checkpoint, LoadOptions, load_weights, open_checkpoint
+from gramloop.models.dino import backbone_of_head
 from gramloop.models.plain_detr import PlainDetr, infer_plain_detr
 
 DETECTOR_BACKBONE = "backbone.0._backbone.backbone."  # the backbone's names in a head's file
@@ -143,12 +143,6 @@ class WindowedDetector(nn.Module):
         height, width = images.shape[-2:]
         return WindowLayout.of(height, width, self.backbone.shape.patch)
 
-    def released_shapes(self) -> Shapes:
-        """Every name with its shape as the released detector has it, backbone and aliases included."""
-        head = {name: tuple(value.shape) for name, value in self.head.state_dict().items()}
-        inner = {DETECTOR_BACKBONE + name: shape for name, shape in dinov3_file_shapes(self.backbone).items()}
-        return head | inner
-
 
 def join_taps(taps: Sequence[Tap]) -> Tensor:
     """The maps of some taps along the channels, (B, taps x C, h, w)."""
@@ -173,7 +167,7 @@ def pad_batch(images: Sequence[Tensor], patch: int = 16) -> tuple[Tensor, Tensor
 
 
 def load_windowed_detector(
-    head: str | Path, backbone: TappedViT | str | Path | None = None, **options: Unpack[LoadOptions]
+    head: str | Path, backbone: Backbone | str | Path | None = None, **options: Unpack[LoadOptions]
 ) -> WindowedDetector:
     """A detector from a released head file and its backbone.
 
@@ -182,7 +176,7 @@ def load_windowed_detector(
         backbone: a model, a file or a transformers folder; None takes the copy that the head's file may hold.
         **options: see `LoadOptions`.
     """
-    checkpoint, device = open_checkpoint(head, options.get("verify", False)), options.get("device", "cpu")
+    checkpoint, device = open_checkpoint(head), options.get("device", "cpu")
     config = infer_plain_detr(checkpoint)
     width = config.channels // 8  # four taps of the overview, and four of the windows
     vit = backbone_of_head(checkpoint, backbone, width, prefix=DETECTOR_BACKBONE, **options)

@@ -13,13 +13,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import ROPE_THETA, Backbone, BackboneShape, TappedViT
+from gramloop.models.backbone import ROPE_THETA, Backbone, BackboneShape, dinov3_model
 from gramloop.models.checkpoint import (
     Checkpoint,
     Entry,
@@ -53,22 +53,26 @@ _COMPARED = (
     "model_type", "hidden_size", "num_hidden_layers", "intermediate_size", "num_register_tokens", "patch_size",
     "num_channels", "use_gated_mlp", "hidden_act", "query_bias", "key_bias", "value_bias", "layer_norm_eps",
 )  # fmt: skip
-_SIZES = {384: "ViT-S", 768: "ViT-B", 1024: "ViT-L", 1280: "ViT-H+", 4096: "ViT-7B"}
 
 
 def load_backbone(
     path: str | Path | Checkpoint, *, exact_periods: bool = False, **options: Unpack[LoadOptions]
 ) -> Backbone:
-    """A DINOv3 backbone; its architecture follows from the names and shapes in the file.
+    """A DINOv3 or DINOv2 backbone; its architecture follows from the names and shapes in the file.
 
     Args:
-        path: a released ``.pth``, a ``.safetensors`` file, or a transformers folder.
+        path: a released ``.pth``; of DINOv3 also a ``.safetensors`` file or a transformers folder.
         exact_periods: whether to compute the rotary periods, as transformers does, instead of reading the rounded ones of
             a released file: for heads that were trained on transformers' model.
         **options: see `LoadOptions`.
     """
-    checkpoint = open_checkpoint(path, options.get("verify", False))
+    checkpoint = open_checkpoint(path)
     unused: Shapes = {}
+    if {"pos_embed", "cls_token"} <= checkpoint.shapes.keys():
+        with torch.device("meta"):
+            backbone = dinov2(*infer_dinov2(checkpoint))
+        _fill(backbone, checkpoint, renamed_plan(backbone.model, _DINOV2_NAMES), unused, **options)
+        return backbone
     released = "embeddings.cls_token" not in checkpoint.shapes
     if released:
         backbone = meta_backbone(infer_shape(checkpoint))
@@ -92,10 +96,10 @@ def load_backbone(
 
 
 def _fill(
-    backbone: TappedViT,
+    backbone: Backbone,
     checkpoint: Checkpoint,
     plan: LoadPlan,
-    unused: Shapes | None = None,
+    unused: Shapes,
     **options: Unpack[LoadOptions],
 ) -> None:
     dtype, device = options.get("dtype", torch.float32), options.get("device", "cpu")
@@ -107,12 +111,12 @@ def _fill(
 def meta_backbone(shape: BackboneShape, *, rope_theta: float = ROPE_THETA) -> Backbone:
     """A backbone without weights, on the meta device: only names and shapes."""
     with torch.device("meta"):
-        return Backbone(shape, rope_theta=rope_theta)
+        return Backbone(shape, dinov3_model(shape, rope_theta=rope_theta))
 
 
 def backbone_of_head(
     head: Checkpoint,
-    backbone: TappedViT | str | Path | None,
+    backbone: Backbone | str | Path | None,
     width: int,
     *,
     prefix: str = "",
@@ -135,20 +139,16 @@ def backbone_of_head(
     found = backbone if backbone is not None else inner
     if isinstance(found, str | Path | Checkpoint):
         found = load_backbone(found, exact_periods=exact_periods, **options)
-    if not isinstance(found, Backbone):
-        raise GramLoopError(f"{head.path} needs a DINOv3 backbone, not a {type(found).__name__}")
+    if not isinstance(found, Backbone) or not found.is_dinov3:
+        given = getattr(found, "model", found)
+        raise GramLoopError(f"{head.path} needs a DINOv3 backbone, not a {type(given).__name__}")
     if width != found.shape.width:
         raise GramLoopError(
-            f"{head.path} was made for a backbone of width {_named(width)}, "
-            f"the backbone given has {_named(found.shape.width)}"
+            f"{head.path} was made for a backbone of width {width}, the backbone given has {found.shape.width}"
         )
     if inner is not None and inner.shapes:
         check_names(inner, dinov3_file_shapes(found))
     return found
-
-
-def _named(width: int) -> str:
-    return f"{width} ({_SIZES[width]})" if width in _SIZES else str(width)
 
 
 def _check_config(path: Path, expected: Any) -> None:
@@ -307,57 +307,25 @@ _DINOV2_NAMES = {
 }
 
 
-class Dinov2Backbone(TappedViT):
-    """A DINOv2 ViT; ``model`` is transformers' Dinov2Model or Dinov2WithRegistersModel."""
+def dinov2(shape: BackboneShape, positions: int) -> Backbone:
+    """A DINOv2 with random weights; its positions were learned for a grid with this side (37 for released files)."""
+    import transformers
 
-    def __init__(self, shape: BackboneShape, positions: int) -> None:
-        """``positions`` is the side of the grid for which positions were learned (37 for released files)."""
-        import transformers
-
-        super().__init__(shape)
-        # transformers derives the width of a SwiGLU from the ratio, as the released giant has it
-        settings = {
-            "hidden_size": shape.width,
-            "num_hidden_layers": shape.depth,
-            "num_attention_heads": shape.width // shape.head_dim,
-            "mlp_ratio": 4 if shape.gated else shape.hidden // shape.width,
-            "use_swiglu_ffn": shape.gated,
-            "image_size": positions * shape.patch,
-            "patch_size": shape.patch,
-            "layer_norm_eps": 1e-6,
-        }
-        if shape.registers:
-            config = transformers.Dinov2WithRegistersConfig(**settings, num_register_tokens=shape.registers)
-            self.model = transformers.Dinov2WithRegistersModel(config)
-        else:
-            self.model = transformers.Dinov2Model(transformers.Dinov2Config(**settings))
-        self.eval()
-
-    @property
-    def blocks(self) -> nn.ModuleList:
-        """The transformer blocks, first to last."""
-        return cast(nn.ModuleList, self.model.encoder.layer)
-
-    @property
-    def norm(self) -> nn.Module:
-        """The final norm."""
-        return cast(nn.Module, self.model.layernorm)
-
-
-def load_dinov2(path: str | Path | Checkpoint, **options: Unpack[LoadOptions]) -> Dinov2Backbone:
-    """A DINOv2 backbone from Meta's ``.pth``; the architecture follows from its names and shapes."""
-    checkpoint = open_checkpoint(path, options.get("verify", False))
-    with torch.device("meta"):
-        backbone = Dinov2Backbone(*infer_dinov2(checkpoint))
-    _fill(backbone, checkpoint, renamed_plan(backbone.model, _DINOV2_NAMES), **options)
-    return backbone
-
-
-def load_any_backbone(path: str | Path, **options: Unpack[LoadOptions]) -> TappedViT:
-    """A DINOv3 or DINOv2 backbone, whichever the file holds."""
-    checkpoint = open_checkpoint(path, options.get("verify", False))
-    is_dinov2 = "pos_embed" in checkpoint.shapes and "cls_token" in checkpoint.shapes
-    return (load_dinov2 if is_dinov2 else load_backbone)(checkpoint, **options)
+    # transformers derives the width of a SwiGLU from the ratio, as the released giant has it
+    settings = {
+        "hidden_size": shape.width,
+        "num_hidden_layers": shape.depth,
+        "num_attention_heads": shape.width // shape.head_dim,
+        "mlp_ratio": 4 if shape.gated else shape.hidden // shape.width,
+        "use_swiglu_ffn": shape.gated,
+        "image_size": positions * shape.patch,
+        "patch_size": shape.patch,
+        "layer_norm_eps": 1e-6,
+    }
+    if shape.registers:
+        config = transformers.Dinov2WithRegistersConfig(**settings, num_register_tokens=shape.registers)
+        return Backbone(shape, transformers.Dinov2WithRegistersModel(config))
+    return Backbone(shape, transformers.Dinov2Model(transformers.Dinov2Config(**settings)))
 
 
 def infer_dinov2(checkpoint: Checkpoint) -> tuple[BackboneShape, int]:

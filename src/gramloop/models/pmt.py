@@ -22,17 +22,26 @@ import torch
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import Backbone, Tap, TappedViT, quarter_ends, without_autocast
+from gramloop.models.backbone import (
+    Backbone,
+    SegmentationModel,
+    Tap,
+    quarter_ends,
+    without_autocast,
+)
 from gramloop.models.checkpoint import (
+    HEAD_NAMES,
+    PMT_CLASSES,
+    PMT_QUERIES,
     Checkpoint,
     LoadOptions,
     fused_names,
     load_weights,
     open_checkpoint,
     renamed_plan,
+    strip_wrappers,
 )
 from gramloop.models.dino import backbone_of_head
-from gramloop.models.heads import HEAD_NAMES, PMT_CLASSES, PMT_QUERIES, SegmentationModel, strip_wrappers
 from gramloop.models.mask2former import class_scores
 
 Rotary = tuple[Tensor, Tensor]  # cosines and sines, each (patches, head_dim)
@@ -212,7 +221,7 @@ def _block(shape: PMTShape) -> nn.Module:
     return block
 
 
-def load_pmt(head: str | Path, backbone: TappedViT | str | Path, **options: Unpack[LoadOptions]) -> PMT:
+def load_pmt(head: str | Path, backbone: Backbone | str | Path, **options: Unpack[LoadOptions]) -> PMT:
     """A PMT head on its backbone, with exact rotary periods, which the heads were trained with.
 
     Args:
@@ -221,7 +230,7 @@ def load_pmt(head: str | Path, backbone: TappedViT | str | Path, **options: Unpa
         **options: see `LoadOptions`.
     """
     device = options.get("device", "cpu")
-    opened = strip_wrappers(open_checkpoint(head, options.get("verify", False)))
+    opened = strip_wrappers(open_checkpoint(head))
     checkpoint = opened.renamed(lambda name: None if _LEFTOVERS.match(name) else name)
     sizes = checkpoint.sizes(
         HEAD_NAMES["pmt"],

@@ -7,7 +7,6 @@ reads it too.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import Backbone
+from gramloop.models.backbone import Backbone, LinearHead, LinearSegmentor, TapHead
 from gramloop.models.checkpoint import load_weights, open_checkpoint
 from gramloop.models.dino import load_backbone
-from gramloop.models.heads import LinearHead, LinearSegmentor, TapHead
 from gramloop.replay.config import ReplayConfig, read_replay
 from gramloop.util.json_files import read_checked
 
@@ -30,7 +28,6 @@ TINY_SHORT_SIDE = 192  # the size of the scenes that the embedded model was trai
 SUGGESTED = WEIGHTS / "replay.json"  # the replay tuned for it on other scenes
 SOURCE = WEIGHTS / "source.safetensors"  # its calibration statistics on in-distribution scenes
 DEPTH_HEAD = "depth.safetensors"  # optional: a model without it predicts no depth
-_MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _GROUPS = 8  # of channels that are normed together
 _DILATIONS = (1, 2, 4, 8, 1)  # together they reach 16 patches to every side: an object's foot, the horizon
 _STEP = 4  # depths along the side of a patch
@@ -49,15 +46,6 @@ class DenseDetectConfig:
     keep: int = 50
     overlap: float = 0.6  # boxes of one class that overlap more than this count as the same object
     least_score: float = 0.02
-
-
-@dataclass(frozen=True)
-class DenseBoxes:
-    """The detections in one image, best first."""
-
-    boxes: Tensor  # (n, 4) float, left, top, right, bottom in pixels
-    scores: Tensor  # (n,) float
-    classes: Tensor  # (n,) int64
 
 
 class DenseDetectHead(nn.Module):
@@ -87,21 +75,33 @@ class DenseDetectHead(nn.Module):
         sides = self.sides(hidden).clamp(-4, 5).exp() * self.config.stride
         return self.score(hidden), sides
 
-    def detect(self, features: Tensor) -> list[DenseBoxes]:  # (B, C, h, w)
-        """The detections of every image, after non-maximum suppression per class."""
-        logits, sides = self(features)
-        boxes = boxes_from_sides(sides, self.config.stride)
-        return [self._one(score, box) for score, box in zip(logits.sigmoid(), boxes, strict=True)]
+    def detect(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # (B, C, h, w)
+        """Boxes (B, n, 4) in pixels, scores and classes (B, n): the best first, without duplicates of one class.
 
-    def _one(self, scores: Tensor, boxes: Tensor) -> DenseBoxes:
-        limit = min(self.config.candidates, scores.numel())
-        best, where = scores.flatten().topk(limit)
-        where, best = where[best > self.config.least_score], best[best > self.config.least_score]
-        cells = boxes.shape[1] * boxes.shape[2]
-        classes = where // cells
-        chosen = boxes.flatten(1).T[where % cells]
-        kept = non_max_suppression(chosen, classes, self.config.overlap)[: self.config.keep]
-        return DenseBoxes(chosen[kept], best[kept], classes[kept])
+        Images have as many rows as the head keeps at most; where there is no box, the class is -1.
+        """
+        config = self.config
+        logits, sides = self(features)
+        boxes = boxes_from_sides(sides, config.stride).flatten(2).transpose(1, 2)  # (B, cells, 4)
+        scores = logits.flatten(1).sigmoid()  # (B, classes x cells)
+        best, where = scores.topk(min(config.candidates, scores.shape[1]))
+        cells = boxes.shape[1]
+        classes, chosen = where // cells, _rows(boxes, where % cells)
+        alive = suppressed(chosen, classes, best > config.least_score, config.overlap)
+        count = alive.shape[1]
+        # those alive in their order: every rank differs, so that no runtime sorts ties in its own order
+        rank = torch.where(alive, 2 * count, count) - torch.arange(count, device=best.device)
+        kept = rank.topk(min(config.keep, count)).indices
+        there = alive.gather(1, kept)
+        return (
+            torch.where(there[..., None], _rows(chosen, kept), 0.0),
+            torch.where(there, best.gather(1, kept), 0.0),
+            torch.where(there, classes.gather(1, kept), -1),
+        )
+
+
+def _rows(boxes: Tensor, index: Tensor) -> Tensor:  # (B, n, 4), (B, m) → (B, m, 4)
+    return boxes.gather(1, index[..., None].expand(-1, -1, 4))
 
 
 def boxes_from_sides(sides: Tensor, stride: int) -> Tensor:
@@ -131,15 +131,17 @@ def pairwise_iou(first: Tensor, second: Tensor) -> Tensor:
     return shared / (areas[0] + areas[1] - shared).clamp(min=1e-9)
 
 
-def non_max_suppression(boxes: Tensor, classes: Tensor, overlap: float) -> Tensor:
-    """Indices of the boxes, sorted best first, that no better one of the same class overlaps too much."""
-    same = (pairwise_iou(boxes, boxes) > overlap) & (classes[:, None] == classes[None, :])
-    rows = same.cpu()
-    alive = torch.ones(len(boxes), dtype=torch.bool)
-    for row in range(len(boxes)):
-        if alive[row]:
-            alive[row + 1 :] &= ~rows[row, row + 1 :]
-    return alive.nonzero()[:, 0].to(boxes.device)
+def suppressed(boxes: Tensor, classes: Tensor, alive: Tensor, overlap: float) -> Tensor:
+    """Which of the boxes (B, n, 4), best first, stay alive (B, n) when worse duplicates of one class are dropped.
+
+    One step for each box, laid out in the graph: whether a box drops others depends on those before it.
+    """
+    count = boxes.shape[1]
+    later = torch.ones(count, count, dtype=torch.bool, device=boxes.device).triu(1)
+    duplicates = (pairwise_iou(boxes, boxes) > overlap) & (classes[:, :, None] == classes[:, None, :]) & later
+    for row in range(count - 1):
+        alive = alive & ~(duplicates[:, row] & alive[:, row : row + 1])
+    return alive
 
 
 class DenseDepthHead(TapHead):
@@ -215,27 +217,9 @@ class TinyModel(nn.Module):
         features = self.features(pixels)
         return self.segment(features), self.detect(features[-1])
 
-    @torch.no_grad()
-    def predict(self, pixels: Tensor) -> tuple[Tensor, list[DenseBoxes]]:
-        """Indices into ``classes`` (B, H, W), and the detections of every image, indices into ``things``."""
-        features = self.features(pixels)
-        logits = F.interpolate(
-            self.segment(features), size=pixels.shape[-2:], mode="bilinear", align_corners=False
-        )
-        return logits.argmax(1), self.detect.detect(features[-1])
-
     def segmentor(self) -> LinearSegmentor:
         """The backbone with its segmentation head."""
         return LinearSegmentor(self.backbone, self.segment)
-
-
-def normalise(images: Tensor) -> Tensor:
-    """(B, H, W, 3) uint8 to the pixels the model was trained on, (B, 3, H, W) float32."""
-    if images.ndim != 4 or images.shape[-1] != 3 or images.dtype != torch.uint8:
-        raise GramLoopError(f"expected uint8 images (B, H, W, 3), not {images.dtype} {tuple(images.shape)}")
-    pixels = images.permute(0, 3, 1, 2).float() / 255
-    mean, deviation = (torch.tensor(v, device=images.device)[:, None, None] for v in (_MEAN, _DEVIATION))
-    return (pixels - mean) / deviation
 
 
 def suggested_replay() -> ReplayConfig:
@@ -266,23 +250,3 @@ def load_tiny_depth(folder: Path | str = WEIGHTS, device: torch.device | str = "
     if not path.is_file():
         raise GramLoopError(f"{path} is missing; a model without it predicts no depth")
     return DenseDepthHead.load(path, device=device).requires_grad_(False)
-
-
-def save_tiny(model: TinyModel, folder: Path | str) -> None:
-    """Write the model in float16; tiny.json, which ``load_tiny`` reads first, comes last."""
-    from safetensors.torch import save_file
-
-    folder = Path(folder)
-    (folder / "backbone").mkdir(parents=True, exist_ok=True)
-    vit = model.backbone.model
-    vit.half().save_pretrained(folder / "backbone")
-    vit.float()
-    model.segment.save(folder / "segment.safetensors", torch.float16)
-    save_file(
-        {name: value.half().contiguous() for name, value in model.detect.state_dict().items()},
-        folder / "detect.safetensors",
-    )
-    stuff = model.classes[: len(model.classes) - len(model.things)]
-    detect = {name: getattr(model.detect.config, name) for name in ("channels", "classes", "stride", "width")}
-    settings = {"stuff": list(stuff), "things": list(model.things), "detect": detect}
-    (folder / "tiny.json").write_text(json.dumps(settings, indent=2) + "\n")

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from gramloop.replay.config import ReplayConfig, Route
-from gramloop.replay.gram import GramAnchor, interpolate, patch_gate, token_gate
-from gramloop.replay.trace import Trace
+from gramloop.replay.gram import GramAnchor, Trace, interpolate, patch_gate, token_gate
 from gramloop.replay.vit import TokenLayout
 
 RunBlocks = Callable[[int, int, Tensor], Tensor]  # blocks first to last, inclusive, on a state (B, T, C)

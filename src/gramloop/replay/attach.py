@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,7 @@ from gramloop.errors import GramLoopError, UntunedWindowWarning
 from gramloop.replay.adaptive import image_noise, noise_response, share
 from gramloop.replay.algorithm import gram_gated_replay
 from gramloop.replay.config import PAPER_DEPTH, ReplayConfig, ReplaySettings, Route, read_replay, route
+from gramloop.replay.gram import Trace
 from gramloop.replay.guards import (
     BlockOrderCheck,
     check_images,
@@ -36,12 +36,10 @@ from gramloop.replay.guards import (
     run_unchanging,
     show_to_compiler,
     unobserved,
-    versions,
+    version,
 )
-from gramloop.replay.trace import Trace
-from gramloop.replay.vit import Grid, Norm, ViT, find_vit, hidden_states, states_of, with_hidden, with_states
+from gramloop.replay.vit import Grid, Norm, ViT, find_vit, hidden_states, state_of, with_hidden, with_state
 
-ValidMasks = Tensor | Sequence[Tensor] | None
 _NO_THREAD = -1
 
 
@@ -103,11 +101,10 @@ attached = attach
 """`attach`, as it reads in a ``with`` statement."""
 
 
-class Resolution:
-    """One resolution of one forward, and how the host calls its blocks: apart from states all are given the same.
+class BlockCalls:
+    """How the host calls its blocks in one forward: all are given the same, apart from the state.
 
     states: the baseline's, (B, T, C), by block. valid, share, trace: as `gram_gated_replay` takes them.
-    listed: the host passes a list of resolutions through its blocks; most pass one state.
     """
 
     valid: Tensor | None = None
@@ -116,42 +113,25 @@ class Resolution:
 
     def __init__(self, vit: ViT, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         hidden = hidden_states(args, kwargs)
-        self.vit, self.executed, self.listed = vit, 0, isinstance(hidden, list)
+        self.vit, self.executed, self._listed = vit, 0, isinstance(hidden, list)
         self.states: dict[int, Tensor] = {}
-        self.grid: Grid | None = vit.layout.grid(states_of(hidden)[0])
+        self.grid: Grid | None = vit.layout.grid(state_of(hidden))
         self._args, self._kwargs = with_hidden(args, kwargs, None)
-
-    @classmethod
-    def of(cls, vit: ViT, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Resolution]:
-        """Every resolution with which the host calls its blocks."""
-        hidden = hidden_states(args, kwargs)
-        if not isinstance(hidden, list):
-            return [cls(vit, args, kwargs)]
-
-        def entry(value: Any, i: int) -> Any:
-            return [value[i]] if isinstance(value, list) and len(value) == len(hidden) else value
-
-        return [
-            cls(
-                vit, tuple(entry(each, i) for each in args), {name: entry(kwargs[name], i) for name in kwargs}
-            )
-            for i in range(len(hidden))
-        ]
 
     def run(self, first: int, last: int, tokens: Tensor) -> Tensor:
         """Blocks first to last (inclusive; none when last < first) applied to a state (B, T, C)."""
         # block.forward, not block(): the hooks of others must not count replays and probes
         for block in self.vit.blocks[first : last + 1]:
-            state = self.shaped(tokens)
-            args, kwargs = with_hidden(self._args, self._kwargs, [state] if self.listed else state)
+            args, kwargs = with_hidden(self._args, self._kwargs, self.shaped(tokens))
             run = block.forward if in_graph() else partial(run_unchanging, block)
-            tokens = self.vit.layout.tokens(states_of(run(*args, **kwargs))[0])
+            tokens = self.vit.layout.tokens(state_of(run(*args, **kwargs)))
             self.executed += 1
         return tokens
 
-    def shaped(self, tokens: Tensor) -> Tensor:
+    def shaped(self, tokens: Tensor) -> Tensor | list[Tensor]:
         """Tokens as the host passes them from block to block."""
-        return self.vit.layout.state(tokens, self.grid)
+        state = self.vit.layout.state(tokens, self.grid)
+        return [state] if self._listed else state
 
 
 @dataclass
@@ -159,35 +139,32 @@ class _Forward:
     """One forward: what is known before the window's end, and what it leaves.
 
     images: how many the model, or its patch embedding, was given.
-    embedded: patch grid and, if it decides, noise response of each input that the patch embedding cut.
+    embedded: patch grid and, if it decides, noise response of the input that the patch embedding cut last.
     skipped: no image is replayed, so that the host's own blocks show the baseline pass.
     versions: how often kept outputs had been written to when they were kept.
     """
 
     images: int | None = None
-    embedded: list[tuple[Grid, Tensor | None]] = field(default_factory=list)
-    valid: ValidMasks = None
-    resolutions: list[Resolution] = field(default_factory=list)
+    embedded: tuple[Grid | None, Tensor | None] = (None, None)
+    valid: Tensor | None = None
+    calls: BlockCalls | None = None
     skipped: bool = False
-    traces: list[Trace] = field(default_factory=list)
+    trace: Trace | None = None
     baseline: dict[int, Any] = field(default_factory=dict)
-    versions: dict[int, list[int]] = field(default_factory=dict)
+    versions: dict[int, int | None] = field(default_factory=dict)
     blocks_executed: int = 0
 
 
 class _Forwards:
-    """One thread's forwards, the latest and the next; ``valid`` masks hold for all inside `Loop.valid`."""
+    """One thread's forwards, the latest and the next."""
 
     def __init__(self, listens: bool, check: BlockOrderCheck) -> None:
         self.listens, self.check = listens, check
         self.latest, self.next = _Forward(), _Forward()
-        self.valid: ValidMasks = None
 
     def begin(self) -> _Forward:
         """The next forward has reached the first block that matters."""
         self.latest, self.next = self.next, _Forward()
-        if self.latest.valid is None:
-            self.latest.valid = self.valid
         return self.latest
 
     def end(self) -> None:
@@ -235,20 +212,15 @@ class Loop:
 
     @property
     def trace(self) -> Trace | None:
-        """The latest forward's trace, when asked for; with several resolutions per forward, see ``traces``."""
-        return self.traces[0] if self.traces else None
-
-    @property
-    def traces(self) -> list[Trace]:
-        """The latest forward's traces, one per resolution."""
-        return self._here.forwards.latest.traces
+        """The latest forward's trace, when asked for."""
+        return self._here.forwards.latest.trace
 
     @property
     def baseline(self) -> dict[int, Any]:
         """Block index -> output of the kept block in the latest baseline pass, before the final norm."""
         forward = self._here.forwards.latest
         for index, then in forward.versions.items():
-            if versions(forward.baseline[index]) != then:
+            if version(forward.baseline[index]) != then:
                 raise GramLoopError(
                     f"the kept output of block {index} of {self.vit.name} was written into by a later one, which works in "
                     "place; let blocks return new states, as in x = x + …"
@@ -260,24 +232,17 @@ class Loop:
         """Blocks that each image of the latest forward went through, the host's own among them."""
         return self._here.forwards.latest.blocks_executed
 
-    def set_valid(self, mask: ValidMasks) -> None:
+    def set_valid(self, mask: Tensor | None) -> None:
         """Say which patches of this thread's next forward are image and not padding: (B, h, w) or (B, N) bool.
 
         It holds for one forward of the model that was attached to, also for one that fails. Invalid patches take no
-        part in drift, median and mean, and keep the baseline trajectory. A host that takes several resolutions at once
-        gets a list of masks.
+        part in drift, median and mean, and keep the baseline trajectory.
         """
+        if not (mask is None or isinstance(mask, Tensor)):
+            raise GramLoopError(
+                f"the valid-patch mask is a {type(mask).__name__}; it is a bool tensor, or None"
+            )
         self._here.forwards.next.valid = mask
-
-    @contextmanager
-    def valid(self, mask: ValidMasks) -> Iterator[None]:
-        """The same for every forward of this thread inside the ``with`` statement, and none after it."""
-        forwards = self._here.forwards
-        before, forwards.valid = forwards.valid, mask
-        try:
-            yield
-        finally:
-            forwards.valid = before
 
     def detach(self) -> None:
         """Remove every hook; the model is what it was before."""
@@ -337,8 +302,7 @@ class Loop:
         self._before_forward(embedding, args)  # a part of a model may be called by a method of its own
         if self._here.forwards.listens:
             response = noise_response(args[0]) if self._rule else None
-            grid = embedded_grid(self.vit, args[0], output)
-            self._here.forwards.next.embedded.append((grid, response))
+            self._here.forwards.next.embedded = embedded_grid(self.vit, args[0], output), response
 
     def _before_checked(self, block: nn.Module, args: Any, kwargs: Any = None) -> None:
         if self._here.forwards.listens and kwargs is not None and not in_graph():
@@ -357,93 +321,78 @@ class Loop:
         if index in at.keep and baseline_shown:
             forward.baseline[index] = output[0] if isinstance(output, tuple) else output
             if not in_graph():
-                forward.versions[index] = versions(output)
+                forward.versions[index] = version(output)
         if index not in at.steps:
             return None
-        states = [self.vit.layout.tokens(state) for state in states_of(output)]
+        tokens, refined = self.vit.layout.tokens(state_of(output)), None
         if index == at.end:
-            self._reach_window_end(forward, args, kwargs, states)
-        resolutions = forward.resolutions  # none if attached while this forward was under way
-        for each, tokens in zip(resolutions, states, strict=False):
-            each.states[index] = tokens
-        refined: list[Tensor] = []
-        if resolutions and index == (at.last if at.at_final else at.end):
-            with unobserved():
-                refined = self._replay(forward)
-        for each, tokens in zip(resolutions, refined or states, strict=False):
-            if index == at.probe and each.trace is not None:
-                each.trace.record_accepted(self.vit.patches(tokens))
-        if index == max(at.steps):
-            forward.resolutions = []
-        if not refined:
+            self._reach_window_end(forward, args, kwargs, tokens)
+        calls = forward.calls
+        if calls is None:  # attached while this forward was under way
             return None
-        shaped = [each.shaped(tokens) for each, tokens in zip(resolutions, refined, strict=True)]
-        forwards.check.pass_on(index, shaped)
-        return with_states(output, shaped)
+        calls.states[index] = tokens
+        if index == (at.last if at.at_final else at.end):
+            with unobserved():
+                refined = self._replay(forward, calls)
+        if index == at.probe and calls.trace is not None:
+            calls.trace.record_accepted(self.vit.patches(tokens if refined is None else refined))
+        if index == max(at.steps):
+            forward.calls = None
+        if refined is None:
+            return None
+        state = self.vit.layout.state(refined, calls.grid)
+        forwards.check.pass_on(index, state)
+        return with_state(output, state)
 
-    def _reach_window_end(self, forward: _Forward, args: Any, kwargs: Any, states: list[Tensor]) -> None:
-        """Check grids and masks against the states, measure what decides per image, and begin to trace."""
-        vit, count, masks = self.vit, len(states), forward.valid
-        given = [masks] if isinstance(masks, Tensor) else [None] * count if masks is None else masks
-        if len(given) != count:
-            raise GramLoopError(f"{len(given)} valid-patch masks were given for {count} inputs")
-        embedded = forward.embedded[-count:] if len(forward.embedded) >= count else [(None, None)] * count
-        forward.resolutions = Resolution.of(vit, args, kwargs)
-        for each, Z, mask, (grid, response) in zip(forward.resolutions, states, given, embedded, strict=True):
-            grid = each.grid or grid
-            check_images(vit, Z, forward.images, kwargs)
-            each.valid = check_patches(
-                vit, Z, grid, host_mask(vit, Z, args, kwargs) if mask is None else mask
-            )
-            each.trace = Trace(grid) if self._trace else None
-            if self._rule is not None:
-                if response is None or len(response) != len(Z):
-                    raise GramLoopError(
-                        "the ViT embeds other images than its blocks see, so noise cannot decide"
-                    )
-                signal = image_noise(response, each.valid, grid).to(Z.device)
-                each.share = share(self._rule, signal)
-                if each.trace is not None:
-                    each.trace.signal = signal
-        forward.traces = [each.trace for each in forward.resolutions if each.trace is not None]
-        forward.embedded, forward.blocks_executed = [], vit.depth
+    def _reach_window_end(self, forward: _Forward, args: Any, kwargs: Any, Z: Tensor) -> None:
+        """Check grid and mask against the state, measure what decides per image, and begin to trace."""
+        vit, calls = self.vit, BlockCalls(self.vit, args, kwargs)
+        embedded, response = forward.embedded
+        grid = calls.grid or embedded
+        check_images(vit, Z, forward.images, kwargs)
+        mask = host_mask(vit, Z, args, kwargs) if forward.valid is None else forward.valid
+        calls.valid = check_patches(vit, Z, grid, mask)
+        forward.trace = calls.trace = Trace(grid) if self._trace else None
+        if self._rule is not None:
+            if response is None or len(response) != len(Z):
+                raise GramLoopError("the ViT embeds other images than its blocks see, so noise cannot decide")
+            signal = image_noise(response, calls.valid, grid).to(Z.device)
+            calls.share = share(self._rule, signal)
+            if calls.trace is not None:
+                calls.trace.signal = signal
+        forward.calls, forward.embedded, forward.blocks_executed = calls, (None, None), vit.depth
 
-    def _replay(self, forward: _Forward) -> list[Tensor]:
-        """Algorithm 1 on every resolution; nothing where no image is replayed."""
-        at, vit, resolutions, refined = self.route, self.vit, forward.resolutions, []
-        shares = [each.share for each in resolutions if each.share is not None and not each.share.is_meta]
-        if not in_graph():  # a graph cannot ask
-            forward.skipped = len(shares) == len(resolutions) and not any(bool(each.any()) for each in shares)
-        for each in resolutions:
-            Z, suffix = each.states[at.end], partial(self._suffix, each)
-            if forward.skipped:
-                if each.trace is not None:
-                    each.trace.record_nothing(vit.layout.patches(Z), at.config.replays)
-            elif not at.config.replays:
-                suffix(Z)
-            else:
-                accepted = gram_gated_replay(
-                    Z, each.run, suffix, vit.patches, at, vit.layout,
-                    valid=each.valid, share=each.share, trace=each.trace,
-                )  # fmt: skip
-                refined.append(accepted)
-        forward.blocks_executed += max(each.executed for each in resolutions)
-        for index in {*at.keep} & {*resolutions[0].states} - {*forward.baseline}:
-            kept = [each.shaped(each.states[index]) for each in resolutions]
-            forward.baseline[index] = kept if resolutions[0].listed else kept[0]
+    def _replay(self, forward: _Forward, calls: BlockCalls) -> Tensor | None:
+        """Algorithm 1; nothing where no image is replayed."""
+        at, vit, Z, refined = self.route, self.vit, calls.states[self.route.end], None
+        if calls.share is not None and not calls.share.is_meta and not in_graph():  # a graph cannot ask
+            forward.skipped = not bool(calls.share.any())
+        if forward.skipped:
+            if calls.trace is not None:
+                calls.trace.record_nothing(vit.layout.patches(Z), at.config.replays)
+        elif not at.config.replays:
+            self._suffix(calls, Z)
+        else:
+            refined = gram_gated_replay(
+                Z, calls.run, partial(self._suffix, calls), vit.patches, at, vit.layout,
+                valid=calls.valid, share=calls.share, trace=calls.trace,
+            )  # fmt: skip
+        forward.blocks_executed += calls.executed
+        for index in {*at.keep} & {*calls.states} - {*forward.baseline}:
+            forward.baseline[index] = calls.shaped(calls.states[index])
         return refined
 
-    def _suffix(self, given: Resolution, Z: Tensor) -> tuple[Tensor, Tensor]:
+    def _suffix(self, calls: BlockCalls, Z: Tensor) -> tuple[Tensor, Tensor]:
         """Line 1: the baseline's states after the probe and the last block; run as far as drift and ``keep`` need."""
         at, P, state = self.route, Z, Z
         if at.at_final:  # the host's own pass has shown them
-            return given.states[at.probe], given.states[at.last]
+            return calls.states[at.probe], calls.states[at.last]
         with torch.no_grad():
             for index in range(at.end + 1, at.reach + 1):
-                state = given.run(index, index, state)
+                state = calls.run(index, index, state)
                 P = state if index == at.probe else P
                 if index in at.keep:
-                    given.states[index] = state
+                    calls.states[index] = state
         return P, state
 
 

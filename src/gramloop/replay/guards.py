@@ -23,7 +23,7 @@ from torch.utils.hooks import RemovableHandle
 
 from gramloop.errors import GramLoopError, GramLoopWarning
 from gramloop.replay.config import ReplayConfig, Route, route
-from gramloop.replay.vit import Grid, ViT, hidden_states, states_of, with_hidden
+from gramloop.replay.vit import Grid, ViT, hidden_states, state_of, with_hidden
 from gramloop.util.forward_patch import ForwardPatch, patching
 
 registering = threading.RLock()  # torch can give two threads that register hooks at once the same handle
@@ -114,7 +114,7 @@ def run_unchanging(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Run a block and, the first time, refuse it if it writes into its input, which a replay needs again."""
     if block in _pure:
         return block.forward(*args, **kwargs)
-    (state,) = states_of(hidden_states(args, kwargs))
+    state = state_of(hidden_states(args, kwargs))
     before = state.clone() if state.is_inference() else state._version
     output = block.forward(*args, **kwargs)
     if not (torch.equal(state, before) if isinstance(before, Tensor) else state._version == before):
@@ -173,7 +173,8 @@ class BlockOrderCheck:
         self.first = max(self._start - 1, 0)  # the first block that is watched
         self._thread, self._handles = threading.get_ident(), list[RemovableHandle]()
         self._key: tuple[object, ...] = ()
-        self._index, self._states, self._others = _NO_BLOCK, list[Tensor](), dict[str, Any]()
+        self._index, self._others = _NO_BLOCK, dict[str, Any]()
+        self._state: Tensor | None = None
 
     def begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """The first watched block is about to run: watch this forward, unless one of its kind was watched before."""
@@ -193,36 +194,36 @@ class BlockOrderCheck:
             if self._reach == self._vit.depth - 1:
                 self._handles.append(block.register_forward_hook(self._after_all, with_kwargs=True))
         if self._start == 0:
-            self.pass_on(-1, states_of(hidden_states(args, kwargs)))
+            self.pass_on(-1, state_of(hidden_states(args, kwargs)))
 
     def _after(self, index: int, block: nn.Module, args: Any, *rest: Any) -> None:
         """What a block was given and returned, before the hooks of others."""
         if threading.get_ident() != self._thread or len(rest) < 2:
             return
         if index >= self._start:
-            self._check_states(index, states_of(hidden_states(args, rest[0])))
+            self._check_state(index, state_of(hidden_states(args, rest[0])))
             self._check_others(index, *with_hidden(args, rest[0], None))
-        self.pass_on(index, states_of(rest[1]))
+        self.pass_on(index, state_of(rest[1]))
         if index == self._reach < self._vit.depth - 1:
             self._passed()
 
     def _after_all(self, block: nn.Module, args: Any, *rest: Any) -> None:
         """What the last block returned, after the hooks of others."""
         if threading.get_ident() == self._thread and len(rest) == 2:
-            self._check_states(self._vit.depth, states_of(rest[1]))
+            self._check_state(self._vit.depth, state_of(rest[1]))
             self._passed()
 
-    def pass_on(self, index: int, states: list[Tensor]) -> None:
-        """Block ``index`` returns these, in the host's own layout."""
+    def pass_on(self, index: int, state: Tensor) -> None:
+        """Block ``index`` returns this, in the host's own layout."""
         if self._handles:
-            self._index, self._states = index, states
+            self._index, self._state = index, state
 
     def end(self) -> None:
         """Stop watching."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
-        self._index, self._states, self._others = _NO_BLOCK, [], {}
+        self._index, self._state, self._others = _NO_BLOCK, None, {}
 
     def _passed(self) -> None:
         seen = _plain[self._vit.blocks[0]]
@@ -231,9 +232,9 @@ class BlockOrderCheck:
         seen.add(self._key)
         self.end()
 
-    def _check_states(self, index: int, given: list[Tensor]) -> None:
-        """Refuse states after block ``index - 1`` that it did not return."""
-        if self._index != index - 1 or _equal(given, self._states):
+    def _check_state(self, index: int, given: Tensor) -> None:
+        """Refuse a state after block ``index - 1`` that it did not return."""
+        if self._index != index - 1 or _equal(given, self._state):
             return
         self.end()
         blocks, name = self._vit.blocks, self._vit.name
@@ -265,9 +266,10 @@ class BlockOrderCheck:
 _KINDS = ("_forward_hooks", "_forward_pre_hooks")
 
 
-def versions(output: Any) -> list[int]:
-    """How often the states in a block's output were written to; inference tensors do not tell."""
-    return [state._version for state in states_of(output) if not state.is_inference()]
+def version(output: Any) -> int | None:
+    """How often the state in a block's output was written to; an inference tensor does not tell."""
+    state = state_of(output)
+    return None if state.is_inference() else state._version
 
 
 def keep_first(held: Sequence[tuple[nn.Module, str, RemovableHandle]]) -> None:

@@ -77,36 +77,37 @@ class TokenLayout:
         return self.prefix + self.suffix
 
 
-def states_of(output: Any) -> list[Tensor]:
-    """The hidden states in a block's output: a tensor, a tuple that begins with one, or a list of resolutions."""
-    if isinstance(output, Tensor):
-        return [output]
-    if isinstance(output, tuple) and output and isinstance(output[0], Tensor):
-        return [output[0]]
-    if isinstance(output, list) and output and all(isinstance(entry, Tensor) for entry in output):
-        return list(output)
+def state_of(output: Any) -> Tensor:
+    """The hidden state in a block's output: a tensor, a tuple that begins with one, or a list of one resolution."""
+    if isinstance(output, list) and len(output) > 1:
+        raise GramLoopError(
+            f"blocks are given a list of {len(output)} resolutions; a replay takes one per forward: run the model on each"
+        )
+    found = output[0] if isinstance(output, tuple | list) and output else output
+    if isinstance(found, Tensor):
+        return found
     raise GramLoopError(
         f"a block returned {type(output).__name__}; replay understands a tensor, a tuple that begins with "
-        "one, and a list of tensors"
+        "one, and a list of one"
     )
 
 
-def with_states(output: Any, states: list[Tensor]) -> Any:
-    """The same kind of output with other hidden states."""
+def with_state(output: Any, state: Tensor) -> Any:
+    """The same kind of output with another hidden state."""
     if isinstance(output, tuple):
-        return (states[0], *output[1:])
-    return states if isinstance(output, list) else states[0]
+        return (state, *output[1:])
+    return [state] if isinstance(output, list) else state
 
 
 def hidden_states(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """The hidden states that a block is called with; they come first, or have a name."""
+    """The hidden state that a block is called with, or a list of one; it comes first, or has a name."""
     return args[0] if args else kwargs[_hidden_name(kwargs)]
 
 
 def with_hidden(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], hidden: Any
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The same arguments with other hidden states."""
+    """The same arguments with another hidden state."""
     if args:
         return (hidden, *args[1:]), dict(kwargs)
     return (), {**kwargs, _hidden_name(kwargs): hidden}

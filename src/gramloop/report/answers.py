@@ -21,11 +21,10 @@ from gramloop.evaluate.answer import (
     short_path,
 )
 from gramloop.evaluate.methods import BASELINE
-from gramloop.mitigations.calibration import sha256_of
-from gramloop.mitigations.replay import Replay
 from gramloop.report.load import count_conditions, load_runs, report_workers
 from gramloop.report.run import Run
 from gramloop.report.stats import Evidence, compare_methods, deciding
+from gramloop.util.files import file_digest
 from gramloop.util.progress import progress_bar
 
 _TIME_STEP = 0.05  # times that differ by less are noise
@@ -156,10 +155,9 @@ def _with_deployment(answer: Answer, run: Run, folder: Path | None, name: str) -
     plan, method = run.plan, run.method(answer.method)
     model, alone = model_options(plan.model), method.replay is not None
     stats = Path(plan.calibration) if method.calibration and plan.calibration else None
-    known = stats is None or (stats.is_file() and sha256_of(stats) == method.calibration)
+    known = stats is None or (stats.is_file() and file_digest(stats) == method.calibration)
     if folder is None or not known:
         file = "" if stats is None else short_path(stats)
         return replace(answer, deploy=tuple(deploy_lines(model, plan.task, method_text(method), alone, file)))
-    stack = method.mitigations or ((Replay(method.replay),) if method.replay else ())
     lines = tuple(deploy_lines(model, plan.task, short_path(folder / name), alone))
-    return replace(answer, deploy=lines, file=name, stack=stack, calibration=stats)
+    return replace(answer, deploy=lines, file=name, stack=method.stack, calibration=stats)

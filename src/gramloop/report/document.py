@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,30 +10,20 @@ from gramloop.errors import GramLoopError
 from gramloop.evaluate.answer import Answer, model_options, short_path
 from gramloop.evaluate.methods import Method
 from gramloop.evaluate.store import MANIFEST
-from gramloop.mitigations.replay import REPLAYS
 from gramloop.mitigations.stack import stack_text
-from gramloop.replay.config import describe_replay, replay_text
+from gramloop.replay.config import replay_text
 from gramloop.report.answers import answers_of
+from gramloop.report.breakdowns import (
+    class_tables,
+    consistency_tables,
+    cost_table,
+    every_condition,
+    family_means,
+)
 from gramloop.report.load import LoadedRuns
 from gramloop.report.run import Run
 from gramloop.report.stats import Evidence
-from gramloop.report.tables.checks import class_tables, consistency_tables, partition_table, placements_table
-from gramloop.report.tables.conditions import (
-    cost_table,
-    every_condition,
-    every_metric,
-    family_means,
-    group_means,
-    quality_table,
-)
-from gramloop.report.tables.main import (
-    gains_table,
-    main_results,
-    matrix_table,
-    pairs_table,
-    relative_results,
-    stacking_table,
-)
+from gramloop.report.tables import gains_table, main_results, pairs_table, relative_results
 from gramloop.util.json_files import read_json
 from gramloop.util.plotting import CaptionedFigure
 from gramloop.util.table import Table
@@ -120,7 +108,7 @@ def report_document(
         own = tuple(figure for figure in figures if figure.section == key)
         if tables or own:
             sections.append(Section(key, title, text, tables, own))
-    others = any(method.mitigations for run in loaded.runs for method in run.plan.methods)
+    others = any(method.stack and method.replay is None for run in loaded.runs for method in run.plan.methods)
     suites = _listed(dict.fromkeys(run.plan.suite for run in loaded.runs))
     return Document(
         title=f"{'Mitigations' if others else 'Gram-gated replay'} on {suites}",
@@ -143,20 +131,10 @@ def _main(loaded: LoadedRuns, evidence: Sequence[Evidence]) -> Tables:
         yield relative_results(group, f"relative{end}")
     if evidence:
         yield gains_table(evidence)
-    yield from map(quality_table, loaded.runs)
 
 
 def _methods(loaded: LoadedRuns, evidence: Sequence[Evidence]) -> Tables:
-    for each in evidence:
-        if each.several:
-            yield matrix_table(each)
-            yield stacking_table(each) if each.stacks else None
-            yield pairs_table(each)
-
-
-def _placements(loaded: LoadedRuns, evidence: Sequence[Evidence]) -> Tables:
-    found = (placements_table(run, group) for group in loaded.groups for run in group)
-    return {table.rows: table for table in found if table is not None}.values()  # peers give the same table
+    return (pairs_table(each) for each in evidence if each.several)
 
 
 def _classes(loaded: LoadedRuns, evidence: Sequence[Evidence]) -> Tables:
@@ -171,10 +149,6 @@ def _of_runs(make: Callable[[Run], Tables]) -> Callable[[LoadedRuns, Sequence[Ev
     return lambda loaded, _: (table for run in loaded.runs for table in make(run))
 
 
-_PLACEMENT = (
-    "Drift can be measured, and the accepted step applied, at the end of the loop or at the last layer."
-)
-_PARTITIONS = "A gain that hangs on a few images is gone in the parts of the set that lack them."
 _CONSISTENCY = (
     "The ungated replay accepts every step whole. The uniform one accepts, for every patch, the mean share that the gate "
     "would have accepted in this image. What is left between it and the gated one is the choice of patches."
@@ -182,15 +156,12 @@ _CONSISTENCY = (
 _OUTLINE: tuple[tuple[str, str, str, Callable[[LoadedRuns, Sequence[Evidence]], Tables]], ...] = (
     ("main", "Main results", "", _main),
     ("methods", "Methods against each other", "", _methods),
-    ("severity", "By shift and severity", "", _of_runs(lambda run: (family_means(run), group_means(run)))),
-    ("placement", "Placement of gate and update", _PLACEMENT, _placements),
-    ("partitions", "Partition consistency", _PARTITIONS, _of_runs(lambda run: (partition_table(run),))),
+    ("severity", "By shift and severity", "", _of_runs(lambda run: (family_means(run),))),
     ("classes", "Classes", "", _classes),
     ("consistency", "Gram consistency at matched strength", _CONSISTENCY, _of_runs(consistency_tables)),
     ("cost", "Cost", "", _of_runs(lambda run: (cost_table(run),))),
-    ("diagnostic", "What the gate does in single images", "", _of_runs(lambda _: ())),  # figures alone
-    ("predictions", "Predictions", "", _of_runs(lambda _: ())),
-    ("conditions", "Every condition", "", _of_runs(lambda run: (every_condition(run), every_metric(run)))),
+    ("predictions", "Predictions", "", _of_runs(lambda _: ())),  # figures alone
+    ("conditions", "Every condition", "", _of_runs(lambda run: (every_condition(run),))),
 )
 
 
@@ -200,7 +171,7 @@ def _listed(words: Sequence[str] | Mapping[str, None]) -> str:
 
 
 def _about(loaded: LoadedRuns) -> dict[str, str]:
-    """Model and data, and the command that evaluates the first suite."""
+    """Model and data, and the command that evaluated the first suite, where one did."""
     runs = loaded.runs
     models = _listed(dict.fromkeys(_model_name(each) for each in runs))
     tasks = _listed(dict.fromkeys(each.plan.task for each in runs))
@@ -209,40 +180,24 @@ def _about(loaded: LoadedRuns) -> dict[str, str]:
     return {
         "Model": f"{models}, {tasks}",
         "Data": f"{roots}: {images:,} images, {_listed(dict.fromkeys(_conditions_of(each) for each in runs))}",
-        "Command": " ".join(_command(runs[0])),
+        **_command(runs[0]),
     }
 
 
-def _command(run: Run) -> Iterator[str]:
-    """The call of `gramloop evaluate` that made a run, in words."""
-    plan, root = run.plan, short_path(run.plan.data.root)
-    yield f"gramloop evaluate --suite {plan.suite} --task {plan.task}"
-    if model := model_options(plan.model):
-        yield model
-    drawn = Path(plan.data.root).parent == run.folder  # scenes, drawn into the folder
-    yield f"--images {max(plan.conditions.values())}" if drawn else f"--data {shlex.quote(root)}"
-    yield from (f"--method {shlex.quote(_method_option(each))}" for each in plan.methods)
-    keys = [key.partition("/") for key in plan.conditions]
-    for option, place, offered in (
-        ("condition", 0, {each.name for each in run.suite.conditions}),
-        ("severity", 2, {str(each.severity) for each in run.suite.conditions}),
-    ):
-        chosen = list(dict.fromkeys(key[place] for key in keys if key[place]))
-        if len(chosen) < len(offered):
-            yield from (f"--{option} {each}" for each in chosen)
-    if plan.label_free:
-        yield "--truth clean"
-    yield f"--out {shlex.quote(short_path(run.folder))}"
+def _starts(run: Run) -> list[Mapping[str, object]]:
+    """What the manifest keeps of every start; nothing where there is no whole one."""
+    try:
+        starts = read_json(run.folder / MANIFEST, "a manifest written by gramloop evaluate")["starts"]
+        return [dict(start) for start in starts]
+    except (GramLoopError, KeyError, TypeError, ValueError):
+        return []
 
 
-def _method_option(method: Method) -> str:
-    """A method as ``gramloop evaluate --method`` takes it, with its name."""
-    if method.mitigations:
-        text = stack_text(method.mitigations)
-        return text if re.sub("[:+,]", "-", text.replace("=", "")) == method.name else f"{method.name}={text}"
-    if method.replay is None or method.name in REPLAYS:
-        return method.name
-    return f"{method.name}:{replay_text(method.replay)}"
+def _command(run: Run) -> dict[str, str]:
+    """The last command that ran it; one that only resumes a folder says less than the one before."""
+    commands = [str(start["command"]) for start in _starts(run) if "command" in start]
+    found = [each for each in commands if "--suite" in each] or commands
+    return {"Command": found[-1]} if found else {}
 
 
 def _model_name(run: Run) -> str:
@@ -267,19 +222,18 @@ def _facts(loaded: LoadedRuns) -> dict[str, dict[str, str]]:
                 methods[f"{method.name} in {run.name}"] = words
         for name, value in run.plan.versions.items():
             versions.setdefault(name, {})[value] = None
-    facts = {run.name: _about_run(run) for run in loaded.runs}
+    facts = {run.name: {**run_facts(run), **_times(run)} for run in loaded.runs}
     return {**facts, "Methods": methods, "Versions": {name: _listed(each) for name, each in versions.items()}}
 
 
 def _describe(method: Method) -> str:
-    if method.mitigations:
-        return stack_text(method.mitigations)
     if method.replay is not None:
-        return f"{describe_replay(method.replay)} ({replay_text(method.replay)})"
-    return "the model as it is"
+        return f"a replay: {replay_text(method.replay) or 'as published'}"
+    return stack_text(method.stack) or "the model as it is"
 
 
-def _about_run(run: Run) -> dict[str, str]:
+def run_facts(run: Run) -> dict[str, str]:
+    """What was run on what; no times, so that it is the same after any number of starts."""
     plan, model = run.plan, run.plan.model
     numbers = sorted(set(plan.conditions.values()))
     images = f"{numbers[0]:,}" if len(numbers) == 1 else f"{numbers[0]:,} to {numbers[-1]:,}"
@@ -295,23 +249,14 @@ def _about_run(run: Run) -> dict[str, str]:
         "batch": "1 image at a time" if plan.batch == 1 else f"{plan.batch} images of one size at a time",
         "sizes": ", ".join(f"{name} {value}" for name, value in model.sizes.items()) or "the model's own",
         "seed": f"{plan.seed} (no prediction depends on it)",
-        **described_weights(model.sha256),
-        **_starts(run),
+        # checksums, and what else identifies a model, such as a version
+        **{f"sha256 of {name}" if len(value) == 64 else name: value for name, value in model.sha256.items()},
     }
 
 
-def described_weights(sha256: Mapping[str, str]) -> dict[str, str]:
-    """Checksums, and what else identifies a model, such as a version, by what they are of."""
-    return {f"sha256 of {name}" if len(value) == 64 else name: value for name, value in sha256.items()}
-
-
-def _starts(run: Run) -> dict[str, str]:
-    """When it was run, where there is a whole manifest."""
-    try:
-        starts = read_json(run.folder / MANIFEST, "a manifest written by gramloop evaluate")["starts"]
-        times = [str(start["time"]) for start in starts]
-    except (GramLoopError, KeyError, TypeError):
-        return {}
-    if not times:
-        return {}
-    return {"run": times[0] if len(times) == 1 else f"{times[0]} to {times[-1]}, in {len(times)} starts"}
+def _times(run: Run) -> dict[str, str]:
+    """When it was run."""
+    times = [str(start["time"]) for start in _starts(run) if "time" in start]
+    if len(times) < 2:
+        return {"run": times[0]} if times else {}
+    return {"run": f"{times[0]} to {times[-1]}, in {len(times)} starts"}

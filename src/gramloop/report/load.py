@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,29 +10,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.cost import read_times
+from gramloop.evaluate.cost import COSTS, stored_costs
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import AGREEMENT_NOTE, Plan, condition_of
 from gramloop.evaluate.results import score_condition
 from gramloop.evaluate.store import (
     PLAN,
-    UNITS,
     Store,
     StoredCondition,
-    UnusableFile,
     plan_in,
     read_condition,
 )
-from gramloop.report.run import ConditionResults, Run, RunCost
+from gramloop.report.run import ConditionResults, Run
 from gramloop.tasks.loading import INPUT_SIZE
-from gramloop.util.processes import available_memory, in_order, worker_count
+from gramloop.util.processes import in_order, worker_count
 
-PARTS = 4  # fixed subsets of the images
-_DIVIDED = 2 * PARTS  # images; fewer are not divided
 _POST_DRIFT = "post_drift"  # the column with the final drift of the accepted states
 _MANY = 20_000  # predictions: fewer are read before processes have started
-_MOST_WORKERS = 8  # by default; each holds a whole condition
-_PROCESS_BYTES, _UNPACKED = 500_000_000, 14  # of memory: Python itself; for each byte of a condition's files
+_MOST_WORKERS = 4  # by default; each holds a whole condition
 OnProgress = Callable[[str], None]  # called with what is being read, resampled, drawn or written
 
 
@@ -76,8 +70,7 @@ def find_results(folders: Sequence[Path]) -> list[Path]:
     """Every folder that holds a plan, in the order given."""
     found: list[Path] = []
     for folder in folders:
-        inside = sorted(path.parent for path in folder.glob(f"*/{PLAN}")) if folder.is_dir() else []
-        here = [folder] if (folder / PLAN).is_file() else inside
+        here = results_in(folder)
         if not here:
             raise GramLoopError(
                 f"{folder} holds no results of gramloop evaluate; it, or folders in it, would have a {PLAN}"
@@ -86,23 +79,25 @@ def find_results(folders: Sequence[Path]) -> list[Path]:
     return found
 
 
+def results_in(folder: Path) -> list[Path]:
+    """The evaluations of a folder: itself, or those directly inside; none where it is something else."""
+    if (folder / PLAN).is_file():
+        return [folder]
+    return sorted(path.parent for path in folder.glob(f"*/{PLAN}")) if folder.is_dir() else []
+
+
 def count_conditions(folders: Sequence[Path]) -> int:
     """How many conditions there are to read."""
     return sum(len(plan_in(place).conditions) for place in find_results(folders))
 
 
 def report_workers(folders: Sequence[Path], asked: int | None = None) -> int:
-    """The processes asked for; otherwise as many as cores and memory allow, up to 8, for large results."""
+    """The processes asked for; otherwise as many as there are cores, up to 4, for large results."""
     if asked is not None:
         return worker_count(asked)
-    places = find_results(folders)
-    plans = [plan_in(place) for place in places]
-    if sum(plan.images * len(plan.methods) for plan in plans) < _MANY:
-        return 1
-    conditions = [each for place in places for each in (place / UNITS).glob("*")]
-    sizes = [sum(file.stat().st_size for file in each.rglob("*.parquet")) for each in conditions]
-    fitting = int(available_memory() // (_PROCESS_BYTES + _UNPACKED * max(sizes, default=0)))
-    return max(1, min(worker_count(None), _MOST_WORKERS, fitting))
+    plans = [plan_in(place) for place in find_results(folders)]
+    large = sum(plan.images * len(plan.methods) for plan in plans) >= _MANY
+    return min(worker_count(None), _MOST_WORKERS) if large else 1
 
 
 def _names(places: Sequence[Path], plans: Sequence[Plan]) -> list[str]:
@@ -129,21 +124,18 @@ def _read(name: str, folder: Path, plan: Plan, on_progress: OnProgress, workers:
         else:
             results.append(found)
         on_progress(f"{name} {key}")
-    return Run(name, folder, plan, tuple(results), missing, read_times(folder))
+    times = {each.method: each.seconds for each in stored_costs(folder / COSTS)}
+    return Run(name, folder, plan, tuple(results), missing, times)
 
 
 def _read_condition(store: Store[Plan], key: str) -> ConditionResults | str:
     """One condition; or what of it is missing."""
-    wanted = [unit for part in store.plan.parts_of(key) for unit in part.units]
-    held, damage = 0, list[str]()
-    for unit in wanted:
-        try:
-            held += store.read(unit) is not None
-        except UnusableFile as problem:
-            damage.append(str(problem))
-    if held == len(wanted) and (stored := read_condition(store, key)) is not None:
+    parts = store.plan.parts_of(key)
+    missing, damage = store.survey(parts)
+    if not missing and (stored := read_condition(store, key)) is not None:
         return measure_condition(store.plan, stored)
-    return "; ".join([f"{held} of {len(wanted)} units are stored", *damage])
+    total, lacking = (sum(len(part.methods) for part in some) for some in (parts, missing))
+    return "; ".join([f"{total - lacking} of {total} units are stored", *damage])
 
 
 # one condition
@@ -152,69 +144,29 @@ def _read_condition(store: Store[Plan], key: str) -> ConditionResults | str:
 def measure_condition(plan: Plan, stored: StoredCondition) -> ConditionResults:
     """Everything a report needs of one condition, from all its units."""
     scored, task = score_condition(plan, stored), plan.load_task()
-    used = tuple(stored.image_ids)
     found = ConditionResults(
         condition_of(stored.key),
         scored.images,
         scored.scores,
         scored.failures,
-        cost=_cost(stored),
-        ids=used,
+        blocks={name: float(sum(each.blocks)) for name, each in stored.methods.items()},
+        ids=tuple(stored.image_ids),
     )
     if not scored.images:
         return found
-    members = memberships([*used, *(failure.image_id for failure in scored.failures)], used)
-    classes, labelled, parts = {}, None, {}
-    for name, each in stored.methods.items():
-        scores = task.class_scores(each.rows, plan.classes, members)
-        classes[name], labelled = scores.scores, scores.labelled if labelled is None else labelled
-        if len(members) > 1:
-            parts[name] = scores.subsets.reshape(2, -1)
-    return replace(found, classes=classes, labelled=labelled, parts=parts, drift=_drift(stored))
-
-
-def partition_of(ids: Sequence[str]) -> dict[str, int]:
-    """The fixed subset, 0 to 3, of every image.
-
-    Images are ordered by the sha256 of their id and cut into four runs of equal length, give or take one. So
-    the division knows nothing of content or order, and is the same wherever these images are evaluated.
-    """
-    ordered = sorted(set(ids), key=lambda each: (hashlib.sha256(each.encode()).digest(), each))
-    return {each: place * PARTS // len(ordered) for place, each in enumerate(ordered)}
-
-
-def memberships(ids: Sequence[str], used: Sequence[str]) -> NDArray[np.int64]:  # → (1 + 2 x PARTS, used)
-    """Which of the images used count: all, then each subset, then each complement; of few images only all."""
-    rows = [np.ones(len(used), dtype=np.int64)]
-    if len(set(ids)) >= _DIVIDED:
-        part_of = partition_of(ids)
-        part = np.array([part_of[each] for each in used])
-        subsets = [(part == number).astype(np.int64) for number in range(PARTS)]
-        rows += [*subsets, *(1 - subset for subset in subsets)]
-    return np.stack(rows)
+    by_class = {name: task.class_scores(each.rows, plan.classes) for name, each in stored.methods.items()}
+    return replace(
+        found,
+        classes={name: each.scores for name, each in by_class.items()},
+        labelled=next(iter(by_class.values())).labelled,
+        drift=_drift(stored),
+    )
 
 
 def _drift(stored: StoredCondition) -> dict[str, NDArray[np.float64]]:
     """The final drift of every image by method, where it was measured."""
     measured = {name: each.table[_POST_DRIFT].drop_null() for name, each in stored.methods.items()}
     return {name: values.to_numpy().astype(np.float64) for name, values in measured.items() if len(values)}
-
-
-def _cost(stored: StoredCondition) -> RunCost:
-    first = next(iter(stored.methods.values()))
-    calls: dict[str, float] = {}
-    for name, each in stored.methods.items():
-        for facts in each.facts:
-            together = [other for other in (facts.paired_with, name) if other]
-            call = name if not facts.paired_with else "+".join(sorted(together))
-            calls[call] = calls.get(call, 0.0) + facts.seconds
-    return RunCost(
-        len(stored.image_ids),
-        sum(facts.wall_seconds for facts in first.facts),
-        calls,
-        max(facts.peak_memory for each in stored.methods.values() for facts in each.facts),
-        {name: float(sum(each.blocks)) for name, each in stored.methods.items()},
-    )
 
 
 # runs next to each other

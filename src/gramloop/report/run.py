@@ -20,30 +20,6 @@ from gramloop.tasks.base import AnyTask, Categories
 
 
 @dataclass(frozen=True)
-class RunCost:
-    """What units cost, added up: seconds are those of one device, whatever their number."""
-
-    images: int = 0
-    seconds: float = 0.0  # everything included
-    calls: Mapping[str, float] = field(default_factory=dict)  # "baseline+gramloop": seconds of predicting
-    peak_memory: int = 0  # bytes, the largest of any unit
-    blocks: Mapping[str, float] = field(default_factory=dict)  # method: blocks of all images, per view
-
-    def __add__(self, other: RunCost) -> RunCost:
-        return RunCost(
-            self.images + other.images,
-            self.seconds + other.seconds,
-            _added(self.calls, other.calls),
-            max(self.peak_memory, other.peak_memory),
-            _added(self.blocks, other.blocks),
-        )
-
-
-def _added(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
-    return {name: first.get(name, 0) + second.get(name, 0) for name in {**first, **second}}
-
-
-@dataclass(frozen=True)
 class ConditionResults:
     """One complete condition; arrays over classes follow the order of the plan's categories."""
 
@@ -53,9 +29,8 @@ class ConditionResults:
     failures: tuple[Failure, ...] = ()
     classes: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)  # method: (K,) main metric
     labelled: NDArray[np.bool_] | None = None  # (K,) which classes the truth holds
-    parts: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)  # method: (2, parts)
     drift: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)  # method: (images,) after the gate
-    cost: RunCost = RunCost()
+    blocks: Mapping[str, float] = field(default_factory=dict)  # method: blocks of all images, per view
     ids: tuple[str, ...] = ()  # (images,) of those that were scored, in order of position
 
 
@@ -201,10 +176,15 @@ class Run:
 
     # cost
 
+    @property
+    def images(self) -> int:
+        """Scored images, each once for every condition."""
+        return sum(result.images for result in self.results)
+
     @cached_property
-    def cost(self) -> RunCost:
-        """What all stored conditions cost."""
-        return sum((result.cost for result in self.results), RunCost())
+    def blocks(self) -> dict[str, float]:
+        """Blocks executed by each method on all of them."""
+        return {name: sum(result.blocks.get(name, 0.0) for result in self.results) for name in self.methods}
 
     def method(self, name: str) -> Method:
         """The method of a name."""
@@ -216,21 +196,14 @@ class Run:
         Blocks are as counted, for a replay may decide image by image; by formula where diagnostics made it execute
         more than it needs.
         """
-        method, depth, blocks = self.method(name), self.plan.model.depth, self.cost.blocks
-        sizes = stack_scales(method.mitigations)
+        method, depth, blocks = self.method(name), self.plan.model.depth, self.blocks
+        sizes = stack_scales(method.stack)
         area = sum(size**2 for size in sizes) / len(sizes)
-        replay = method.replay or replay_of(method.mitigations)
+        replay = replay_of(method.stack)
         adaptive = replay is not None and replay.adaptive is not None
         if not blocks.get(name) or (self.plan.diagnostics and not adaptive):
             return area * method.blocks(depth) / depth
-        return area * blocks[name] / (blocks.get(BASELINE) or depth * self.cost.images)
-
-    def seconds(self, name: str) -> float | None:
-        """Of one device per image, with the handling of images; None where it was predicted with another method only."""
-        cost, alone = self.cost, self.times.get(name)
-        predicting = cost.calls.get(name, None if alone is None else alone * cost.images)
-        handling = cost.seconds - sum(cost.calls.values())
-        return None if predicting is None else (predicting + handling) / cost.images
+        return area * blocks[name] / (blocks.get(BASELINE) or depth * self.images)
 
     def time(self, name: str) -> float | None:
         """Seconds of an image relative to the baseline; None where one of them was not measured alone."""

@@ -4,12 +4,12 @@ Families of shifts or images are drawn once, the same for all methods, and every
 
 The rule, wherever something is said to help, to hurt or to differ: a 95% interval that is corrected for few units and
 holds for all comparisons of its kind together leaves out zero, over everything that was drawn. Kinds of comparisons are
-methods with the baseline, two methods with each other, and stacks with the sum of their parts.
+methods with the baseline, and two methods with each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations, groupby
@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gramloop.evaluate.methods import BASELINE, Method
+from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.store import Store, read_condition
 from gramloop.metrics.bootstrap import (
@@ -36,8 +36,6 @@ from gramloop.metrics.bootstrap import (
     verdict,
     widened,
 )
-from gramloop.mitigations.base import Mitigation
-from gramloop.mitigations.replay import Replay
 from gramloop.report.load import OnProgress
 from gramloop.report.run import Run
 from gramloop.tasks.base import Rows
@@ -110,21 +108,6 @@ def differences_of(
 
 
 @dataclass(frozen=True)
-class StackGain:
-    """A method that is two others of the run together."""
-
-    whole: str
-    parts: tuple[str, str]
-    excess: Differences  # of the stack's gain over the sum
-
-    @property
-    def words(self) -> str:
-        """Whether the gains add."""
-        words = {"helps": "more than the sum", "hurts": "less than the sum"}
-        return words.get(decision(self.excess), "not significantly different from the sum")
-
-
-@dataclass(frozen=True)
 class Evidence:
     """One run's methods compared with the baseline and with each other."""
 
@@ -167,22 +150,6 @@ class Evidence:
         found = differences_of(self.drawn, lambda drawn: [drawn.difference(*pair) for pair in pairs])
         return dict(zip(pairs, found, strict=True))
 
-    @cached_property
-    def stacks(self) -> list[StackGain]:
-        """Every method that is made of two others of the run."""
-        found = list(
-            _stacked([self.run.method(name) for name in self.run.methods if name in self.run.compared])
-        )
-
-        def excess(drawn: Resampled) -> list[Draws]:
-            return [
-                drawn.difference(whole) - drawn.difference(first) - drawn.difference(second)
-                for whole, (first, second) in found
-            ]
-
-        differences = differences_of(self.drawn, excess) if found else []
-        return [StackGain(*each, apart) for each, apart in zip(found, differences, strict=True)]
-
     @property
     def several(self) -> bool:
         """Whether there are intervals of several methods, so that these can be compared with each other."""
@@ -209,20 +176,6 @@ class Evidence:
         """How much the best of these owes to having been picked on the same images."""
         each = (np.stack([drawn.difference(method) for method in methods]) for drawn in self.drawn)
         return max(selection_bias(draws) for draws in each)
-
-
-def _stacked(methods: Sequence[Method]) -> Iterator[tuple[str, tuple[str, str]]]:
-    made_of = {method.name: parts_of(method) for method in methods}
-    for whole, parts in made_of.items():
-        smaller = [name for name, own in made_of.items() if own < parts]
-        for first, second in combinations(smaller, 2):
-            if made_of[first] | made_of[second] == parts and not made_of[first] & made_of[second]:
-                yield whole, (first, second)
-
-
-def parts_of(method: Method) -> frozenset[Mitigation]:
-    """What a method is made of; a replay alone is one part."""
-    return frozenset(method.mitigations or ((Replay(method.replay),) if method.replay else ()))
 
 
 # resampling

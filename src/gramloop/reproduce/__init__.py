@@ -7,8 +7,8 @@ from gramloop.lazy import lazy_names
 if TYPE_CHECKING:
     from gramloop.reproduce.files import FoundFiles
     from gramloop.reproduce.recipe import Recipe, read_recipe
-    from gramloop.reproduce.running import Reproduction, WorkSettings
+    from gramloop.reproduce.running import Reproduction
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 
-__all__ = ["FoundFiles", "Recipe", "Reproduction", "WorkSettings", "read_recipe"]
+__all__ = ["FoundFiles", "Recipe", "Reproduction", "read_recipe"]

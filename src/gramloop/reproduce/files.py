@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gramloop.data.coco import coco_root, find_annotation_file
-from gramloop.data.scenes.files import SceneFiles, draw_scenes
+from gramloop.data.scenes import SceneFiles, draw_scenes
 from gramloop.errors import GramLoopError
 from gramloop.reproduce.recipe import DataEntry, EvaluationEntry, ModelEntry, Recipe
 from gramloop.tasks.loading import model_files

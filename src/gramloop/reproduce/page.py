@@ -2,41 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gramloop import __version__
 from gramloop.errors import GramLoopError
-from gramloop.report.document import Document, Section, described_weights
-from gramloop.report.figures import Figures
+from gramloop.evaluate.methods import BASELINE
+from gramloop.report.breakdowns import gram_consistency
+from gramloop.report.document import Document, Section, run_facts
+from gramloop.report.figures import Figures, Named
+from gramloop.report.figures.charts import Gains, consistency_figure, severity_heat
+from gramloop.report.figures.diagnostic import diagnostic, drift_scale
+from gramloop.report.figures.pictures import (
+    ComparedImage,
+    KeptImage,
+    ShownImages,
+    image_gain,
+    kept_images,
+    qualitative,
+)
 from gramloop.report.load import LoadedRuns, load_runs, report_workers
+from gramloop.report.run import Run
 from gramloop.report.write import write_report
-from gramloop.reproduce import figures, tables
-from gramloop.reproduce.paper import AUTHORS, BIBTEX, CODE, TITLE
+from gramloop.reproduce import tables
 from gramloop.reproduce.pool import read_costs
-from gramloop.reproduce.recipe import Output
+from gramloop.reproduce.recipe import (
+    AnyOutput,
+    ClassesTable,
+    ComputeTable,
+    ConsistencyFigure,
+    DiagnosticFigure,
+    FamiliesTable,
+    ImageRow,
+    IntervalsTable,
+    MethodsTable,
+    Output,
+    PartitionsTable,
+    PlacementTable,
+    QualitativeFigure,
+    SeverityFigure,
+)
 from gramloop.reproduce.running import Reproduction
-from gramloop.reproduce.tables import Context, PaperTable, claims_table
+from gramloop.reproduce.tables import Context, PaperTable
 from gramloop.util.progress import progress_bar
 
+TITLE = "GramLoop: Training-Free Gram-Gated Replay for Robust Dense Prediction"
+AUTHORS = (
+    "Yang Chen", "Canyu Shen", "Xinzhe Rao", "Yuanyi Yan", "Yunlu Chen", "Meng Tang", "Teng Long", "Vincent Tao Hu",
+)  # fmt: skip
+CODE = "https://github.com/cheyan9/GramLoop"  # announced by the authors; this package is independent of it
+BIBTEX = f"""@misc{{chen2026gramloop,
+  title  = {{{TITLE}}},
+  author = {{{" and ".join(f"{name.rpartition(' ')[2]}, {name.rpartition(' ')[0]}" for name in AUTHORS)}}},
+  year   = {{2026}},
+  note   = {{Preprint. Code announced at {CODE}}}
+}}"""
+
 REPORT = "report"  # the folder of the page, below that of the results
-_TABLES: dict[str, Any] = {
-    "methods": tables.paper_methods,
-    "intervals": tables.paper_intervals,
-    "partitions": tables.paper_partitions,
-    "placement": tables.paper_placement,
-    "compute": tables.paper_compute,
-    "families": tables.paper_families,
-    "classes": tables.paper_classes,
-}
-_FIGURES: dict[str, Any] = {
-    "severity": figures.severity_figure,
-    "consistency": figures.gram_figure,
-    "diagnostic": figures.impulse_figure,
-    "qualitative": figures.shift_figure,
-}
 _OTHER = (
     "This recipe runs another model on other images than the paper: its layout is the paper's, and no number here can be "
     "compared with a printed one."
@@ -58,7 +84,7 @@ def make_page(work: Reproduction) -> Path:
 
 def paper_document(
     made: Context,
-    outputs: Mapping[str, Output],
+    outputs: Mapping[str, AnyOutput],
     warnings: Iterable[str] = (),
     on_output: Callable[[str], None] = lambda name: None,
 ) -> Document:
@@ -68,14 +94,14 @@ def paper_document(
     for key, layout in outputs.items():
         drawn = Figures()
         missing = f"{layout.title} is left out"
-        if layout.layout in _FIGURES:
-            named = _FIGURES[layout.layout](key, layout, made)
-            drawn.add(key, named, True, lambda _: None, missing)
+        make = _MAKERS[type(layout)]
+        if isinstance(layout, _FIGURES):
+            drawn.add(key, make(key, layout, made), True, lambda _: None, missing)
             sections.append(Section(key, layout.title, "", (), tuple(drawn.figures), folded=False))
             remarks += drawn.remarks
         else:
             try:
-                found = _TABLES[layout.layout](key, layout, made)
+                found = make(key, layout, made)
                 several = [found] if isinstance(found, PaperTable) else found
                 shown = tuple(
                     each.side_by_side(key, layout.title, made.recipe.comparable) for each in several
@@ -84,30 +110,114 @@ def paper_document(
             except GramLoopError as error:
                 remarks.append(f"{missing}: {error}.")
         on_output(key)
-    counted = claims_table(made)
-    if counted is not None:
-        sections.append(Section("claims", "Claims of the text", "", (counted,), folded=False))
     paper = {"title": TITLE, "authors": ", ".join(AUTHORS), "code announced at": CODE, "BibTeX": BIBTEX}
     return Document(
         title="The paper's numbers and yours",
         about={"Recipe": made.recipe.title, "Paper": TITLE, "Version": f"gramloop {__version__}"},
         warnings=tuple(dict.fromkeys((*remarks, *warnings))),
         sections=tuple(sections),
-        facts={"The paper": paper, **_plans(made)},
+        facts={"The paper": paper, **{name: run_facts(run) for name, run in made.runs.items()}},
     )
 
 
-def _plans(made: Context) -> dict[str, dict[str, str]]:
-    """What was run, evaluation by evaluation; no times, so that the page is the same after any number of stops."""
-    return {
-        name: {
-            "plan": run.plan.hash,
-            "suite": run.plan.suite,
-            "conditions": f"{len(run.results)} complete of {len(run.plan.conditions)}",
-            "images": f"{run.plan.images:,}",
-            "methods": ", ".join(method.name for method in run.plan.methods),
-            "device": run.plan.model.device,
-            **described_weights(run.plan.model.sha256),
-        }
-        for name, run in made.runs.items()
-    }
+# the paper's figures
+
+
+def severity_figure(key: str, layout: SeverityFigure, made: Context) -> Named:
+    """Gains by suite and severity."""
+    yield key, severity_heat(_suite_gains([made.runs[name] for name in layout.evaluations], layout.method))
+
+
+def _suite_gains(runs: Sequence[Run], method: str) -> Gains:
+    """Gains by suite and severity, of the complete suites that have severities."""
+    rows: dict[tuple[str, int], float] = {}
+    for run in runs:
+        severities = sorted({each.severity for each in run.shifted})
+        if not run.complete or method not in run.compared or 0 in severities:
+            continue
+        base, own = run.scores(BASELINE), run.scores(method)
+        for severity in severities:
+            at = [each for each in run.shifted if each.severity == severity]
+            means = [float(np.mean([scores[each] for each in at])) for scores in (own, base)]
+            rows[run.name, severity] = means[0] - means[1]
+    metrics = " and ".join(dict.fromkeys(run.metric for run in runs))
+    return Gains.of(rows, metrics, method, "suite")
+
+
+def gram_figure(key: str, layout: ConsistencyFigure, made: Context) -> Named:
+    """Gram consistency at matched strength."""
+    run = made.runs[layout.evaluation]
+    found = next((each for each in gram_consistency(run) if each.method == layout.method), None)
+    if found is None:
+        raise GramLoopError(
+            f"{run.name} has no drift of all its images; its evaluation needs diagnostics: true"
+        )
+    drawn = consistency_figure(found)
+    counts = [made.counted(f"{kind} below uniform") for kind in ("families", "conditions")]
+    words = (
+        f" The gated replay ends below the uniform one in {found.families_below} of {len(found.families)} families"
+        f"{counts[0]} and in {found.conditions_below} of {len(found.conditions)} conditions{counts[1]}."
+    )
+    yield key, replace(drawn, caption=drawn.caption + words)
+
+
+def impulse_figure(key: str, layout: DiagnosticFigure, made: Context) -> Named:
+    """Drift and gate of one image: under all conditions of the recipe, and under the last alone."""
+    rows = []
+    for each in layout.rows:
+        run = made.runs[each.evaluation]
+        kept = _kept(run, layout.method, each.condition, each.image or layout.image)
+        rows.append(ShownImages(run).diagnosed(kept, layout.method, f"severity {kept.condition.severity}"))
+    title, high = f"Image {layout.image}", layout.drift or drift_scale(rows)
+    yield f"{key}-last", diagnostic(rows[-1:], f"{title}, {rows[-1].label}", high)
+    if len(rows) > 1:
+        yield key, diagnostic(rows, title, high)
+
+
+def _kept(run: Run, method: str, condition: str, image: str) -> KeptImage:
+    """An image that an evaluation kept, by its id."""
+    for each in kept_images(run, [method], condition or "*"):
+        if each.is_called(condition or each.condition.key, image):
+            return each
+    raise GramLoopError(
+        f"{run.name} keeps no picture of the image {image} under {condition}; its evaluation needs keep: [{image!r}]"
+    )
+
+
+def shift_figure(key: str, layout: QualitativeFigure, made: Context) -> Named:
+    """Input, annotation, baseline and method, a row for each image."""
+    rows = [_compared(made.runs[each.evaluation], layout.method, each) for each in layout.rows]
+    title = made.recipe.title_of
+    words = layout.title.removeprefix("Figure: ")
+    yield key, qualitative(rows, words, (title("baseline"), title(layout.method)))
+
+
+def _compared(run: Run, method: str, row: ImageRow) -> ComparedImage:
+    if row.image:
+        kept, why = _kept(run, method, row.condition, row.image), "chosen"
+    else:
+        images = kept_images(run, [method], row.condition or "*")
+        gains = [image_gain(run, each, method) for each in images]
+        if not np.isfinite(gains).any():
+            raise GramLoopError(
+                f"{run.name} keeps no pictures under {row.condition or 'any condition'}; give it pictures: N"
+            )
+        kept, why = images[int(np.nanargmax(gains))], "largest gain of the images kept"
+    found = ShownImages(run).compared(kept, [method], f"{run.name} · {kept.place} · {why}")
+    return found.part(row.crop, row.categories) if row.crop or row.categories else found
+
+
+_MAKERS: dict[type[Output], Any] = {
+    MethodsTable: tables.paper_methods,
+    IntervalsTable: tables.paper_intervals,
+    PartitionsTable: tables.paper_partitions,
+    PlacementTable: tables.paper_placement,
+    ComputeTable: tables.paper_compute,
+    FamiliesTable: tables.paper_families,
+    ClassesTable: tables.paper_classes,
+    SeverityFigure: severity_figure,
+    ConsistencyFigure: gram_figure,
+    DiagnosticFigure: impulse_figure,
+    QualitativeFigure: shift_figure,
+}
+_FIGURES = (SeverityFigure, ConsistencyFigure, DiagnosticFigure, QualitativeFigure)

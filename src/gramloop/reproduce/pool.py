@@ -17,28 +17,25 @@ from typing import Any
 
 import torch
 
-from gramloop.evaluate.cost import MethodCost, measure_cost
+from gramloop.evaluate.cost import MethodCost, measure_cost, store_costs, stored_costs
 from gramloop.evaluate.methods import Method
 from gramloop.evaluate.plan import Part, Plan, Unit, Workload
 from gramloop.evaluate.provenance import plan_workload
+from gramloop.evaluate.rows import MethodRows
 from gramloop.evaluate.runner import Done, Missed, Runner
-from gramloop.evaluate.store import Store, StoredUnit
+from gramloop.evaluate.store import Store
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import Predictor
 from gramloop.util.device import release_memory
-from gramloop.util.files import atomic_write
-from gramloop.util.json_files import read_checked
 
-COSTS = "costs"  # a folder below that of the results, with a file for each evaluation
+FOLDER_OF_COSTS = "costs"  # a folder below that of the results, with a file for each evaluation
 COST = "cost"  # the condition of a part that measures
 _MARK = ":"
-_WHAT = "a file of costs written by gramloop reproduce"
 
 
 def read_costs(out: Path) -> dict[str, list[MethodCost]]:
     """The costs that were measured, by evaluation."""
-    files = sorted((out / COSTS).glob("*.json"))
-    return {path.stem: read_checked(path, list[MethodCost], _WHAT) for path in files}
+    return {path.stem: stored_costs(path) for path in sorted((out / FOLDER_OF_COSTS).glob("*.json"))}
 
 
 def pooled_part(name: str, part: Part) -> Part:
@@ -77,15 +74,10 @@ class PooledStore:
                 found.append(part)
         return found
 
-    def read(self, unit: Unit) -> StoredUnit | None:
+    def read(self, unit: Unit) -> MethodRows | None:
         """A stored unit."""
         name, _, condition = unit.condition.partition(_MARK)
         return None if condition == COST else self.stores[name].read(replace(unit, condition=condition))
-
-    def write_costs(self, name: str, costs: Sequence[MethodCost]) -> None:
-        """Keep what was measured of an evaluation."""
-        text = json.dumps([asdict(each) for each in costs], indent=1)
-        atomic_write(self.folder / COSTS / f"{name}.json", f"{text}\n".encode())
 
 
 def pooled_workload(stores: Mapping[str, Store[Plan]]) -> Workload:
@@ -152,7 +144,8 @@ class PooledRunner:
         self._open = self._model = None  # a path is measured with one model in memory
         release_memory(torch.device(self.device or self.workload.device))
         plan = self.store.stores[name].plan
-        self.store.write_costs(name, measure_cost(plan, part.methods, len(part), self.device))
+        file = self.store.folder / FOLDER_OF_COSTS / f"{name}.json"
+        store_costs(file, measure_cost(plan, part.methods, len(part), self.device))
         return Done(part, 0)
 
     def _runner(self, name: str) -> Runner:

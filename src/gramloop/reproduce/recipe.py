@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from gramloop.data.suites import find_suite
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE, Method, read_methods, with_companions
-from gramloop.util.json_files import checked
-from gramloop.util.yaml_files import read_yaml
+from gramloop.util.json_files import checked, read_yaml
 
 SHIPPED = ("paper", "mini")
 _HERE = Path(__file__).parent
@@ -123,91 +122,134 @@ class ImageRow(_Entry, frozen=True):
     categories: tuple[str, ...] = ()
 
 
-# what each layout of a table or figure needs; what it may have is marked with ?
-_LAYOUTS: dict[str, tuple[str, ...]] = {
-    "methods": (
-        "methods",
-        "columns",
-    ),  # methods as rows, suites as columns, gains of the last method over the first
-    "intervals": ("method", "evaluations"),  # gains with intervals of a cluster bootstrap over families
-    "partitions": (
-        "method",
-        "evaluation",
-        "lists?",
-    ),  # scores on subsets of the images and on their complements
-    # where drift is measured and the step applied; each method from the first evaluation that has it
-    "placement": ("methods", "evaluations", "clean?"),
-    "compute": ("methods", "evaluations"),  # blocks, time and memory of each method, pooled over evaluations
-    "families": ("method", "evaluation"),  # means over the severities of each shift
-    "classes": ("method", "evaluation", "top?"),  # the classes that gain most
-    "severity": ("method", "evaluations"),  # gains by suite and severity
-    "consistency": ("method", "evaluation"),  # Gram consistency at matched strength, by shift
-    "diagnostic": (
-        "method",
-        "image",
-        "rows",
-        "drift?",
-    ),  # drift and gate of one image under several conditions
-    "qualitative": ("method", "rows"),  # input, annotation, baseline and method, a row for each image
-}
+class Output(_Entry, frozen=True, tag_field="layout"):
+    """A table or a figure; its layout decides what else it takes. Its evaluations are in the recipe, by name."""
 
-
-class Output(_Entry, frozen=True):
-    """A table or a figure.
-
-    Args:
-        layout: its kind, which decides what else it takes.
-        title: above it.
-        method, methods: what is compared; a single one with the baseline.
-        evaluation, evaluations: what it is made of.
-        columns: of scores.
-        clean: evaluations on clean images, for effective robustness.
-        lists: files with the ids of the images of each subset, one per line, next to the recipe; four subsets by the
-            hash of the ids by default.
-        top: how many classes.
-        image: its id.
-        rows: images.
-        drift: where the scale of all drift maps ends.
-    """
-
-    layout: str
     title: str
-    method: str = ""
-    methods: tuple[str, ...] = ()
-    evaluation: str = ""
-    evaluations: tuple[str, ...] = ()
-    columns: tuple[ScoreColumn, ...] = ()
-    clean: tuple[str, ...] = ()
-    lists: tuple[str, ...] = ()
-    top: int = 10
-    image: str = ""
-    rows: tuple[ImageRow, ...] = ()
-    drift: float | None = None
-
-    def __post_init__(self) -> None:
-        _check_name(self.layout, _LAYOUTS, "a layout")
-        fields = _LAYOUTS[self.layout]
-        allowed = {name.removesuffix("?") for name in fields} | {"layout", "title"}
-        given = {
-            each.name for each in msgspec.structs.fields(self) if getattr(self, each.name) != each.default
-        }
-        for words, names in (("needs", {*fields} & allowed - given), ("takes no", given - allowed)):
-            if names:
-                raise GramLoopError(
-                    f"{self.title!r} has the layout {self.layout}, which {words} {', '.join(sorted(names))}"
-                )
 
     @property
     def compared(self) -> tuple[str, ...]:
-        """The methods that it is made of."""
-        return self.methods or (BASELINE, self.method)
+        """The methods that it is made of; a single one is compared with the baseline."""
+        several: tuple[str, ...] = getattr(self, "methods", ())
+        return several or (BASELINE, getattr(self, "method", BASELINE))
 
     @property
     def needs(self) -> set[str]:
         """The evaluations that it is made of."""
-        found = {self.evaluation, *self.evaluations, *self.clean, *(row.evaluation for row in self.rows)}
-        found |= {name for column in self.columns for name in (column.evaluation, column.clean)}
+        found = {
+            getattr(self, "evaluation", ""),
+            *getattr(self, "evaluations", ()),
+            *getattr(self, "clean", ()),
+        }
+        found |= {row.evaluation for row in getattr(self, "rows", ())}
+        found |= {name for each in getattr(self, "columns", ()) for name in (each.evaluation, each.clean)}
         return found - {""}
+
+
+class MethodsTable(Output, frozen=True, tag="methods"):
+    """Methods as rows, suites as columns, and gains of the last method over the first."""
+
+    methods: tuple[str, ...]
+    columns: tuple[ScoreColumn, ...]
+
+
+class IntervalsTable(Output, frozen=True, tag="intervals"):
+    """Gains with intervals of a cluster bootstrap over families."""
+
+    method: str
+    evaluations: tuple[str, ...]
+
+
+class PartitionsTable(Output, frozen=True, tag="partitions"):
+    """Scores on subsets of the images and on their complements.
+
+    Args:
+        lists: files with the ids of the images of each subset, one per line, next to the recipe; four subsets by the
+            hash of the ids by default.
+    """
+
+    method: str
+    evaluation: str
+    lists: tuple[str, ...] = ()
+
+
+class PlacementTable(Output, frozen=True, tag="placement"):
+    """Where drift is measured and the step applied; each method from the first evaluation that has it.
+
+    Args:
+        clean: evaluations on clean images, for effective robustness.
+    """
+
+    methods: tuple[str, ...]
+    evaluations: tuple[str, ...]
+    clean: tuple[str, ...] = ()
+
+
+class ComputeTable(Output, frozen=True, tag="compute"):
+    """Blocks, time and memory of each method, pooled over evaluations."""
+
+    methods: tuple[str, ...]
+    evaluations: tuple[str, ...]
+
+
+class FamiliesTable(Output, frozen=True, tag="families"):
+    """Means over the severities of each shift."""
+
+    method: str
+    evaluation: str
+
+
+class ClassesTable(Output, frozen=True, tag="classes"):
+    """The ``top`` classes that gain most."""
+
+    method: str
+    evaluation: str
+    top: int = 10
+
+
+class SeverityFigure(Output, frozen=True, tag="severity"):
+    """Gains by suite and severity."""
+
+    method: str
+    evaluations: tuple[str, ...]
+
+
+class ConsistencyFigure(Output, frozen=True, tag="consistency"):
+    """Gram consistency at matched strength, by shift."""
+
+    method: str
+    evaluation: str
+
+
+class DiagnosticFigure(Output, frozen=True, tag="diagnostic"):
+    """Drift and gate of one image, by its id, under several conditions; ``drift`` ends the scale of all drift maps."""
+
+    method: str
+    image: str
+    rows: tuple[ImageRow, ...]
+    drift: float | None = None
+
+
+class QualitativeFigure(Output, frozen=True, tag="qualitative"):
+    """Input, annotation, baseline and method, a row for each image."""
+
+    method: str
+    rows: tuple[ImageRow, ...]
+
+
+AnyOutput = (
+    MethodsTable
+    | IntervalsTable
+    | PartitionsTable
+    | PlacementTable
+    | ComputeTable
+    | FamiliesTable
+    | ClassesTable
+    | SeverityFigure
+    | ConsistencyFigure
+    | DiagnosticFigure
+    | QualitativeFigure
+)
 
 
 class Recipe(_Entry, frozen=True):
@@ -228,7 +270,7 @@ class Recipe(_Entry, frozen=True):
     models: dict[str, ModelEntry]
     data: dict[str, DataEntry]
     evaluations: dict[str, EvaluationEntry]
-    outputs: dict[str, Output]
+    outputs: dict[str, AnyOutput]
     printed: str = ""
     comparable: bool = True
     titles: dict[str, str] = {}
@@ -249,13 +291,13 @@ class Recipe(_Entry, frozen=True):
             for each in output.needs:
                 _check_name(each, self.evaluations, f"an evaluation of the output {name}")
 
-    def select(self, only: Sequence[str] = ()) -> dict[str, Output]:
+    def select(self, only: Sequence[str] = ()) -> dict[str, AnyOutput]:
         """The outputs of these names; all by default."""
         for name in only:
             _check_name(name, self.outputs, "--only")
         return {name: output for name, output in self.outputs.items() if not only or name in only}
 
-    def needed(self, outputs: Mapping[str, Output]) -> dict[str, EvaluationEntry]:
+    def needed(self, outputs: Mapping[str, AnyOutput]) -> dict[str, EvaluationEntry]:
         """The evaluations that these outputs are made of, in the recipe's order, with the methods that they need.
 
         Without methods where only their cost is measured.
@@ -263,9 +305,11 @@ class Recipe(_Entry, frozen=True):
         found = {}
         for name, one in self.evaluations.items():
             users = [output for output in outputs.values() if name in output.needs]
-            scored = {method for each in users if each.layout != "compute" for method in each.compared}
-            timed = any(each.layout == "compute" for each in users)
-            traced = any(each.layout == "consistency" for each in users)
+            scored = {
+                method for each in users if not isinstance(each, ComputeTable) for method in each.compared
+            }
+            timed = any(isinstance(each, ComputeTable) for each in users)
+            traced = any(isinstance(each, ConsistencyFigure) for each in users)
             if users:
                 found[name] = replace(
                     one,
@@ -275,9 +319,9 @@ class Recipe(_Entry, frozen=True):
                 )
         return found
 
-    def timed_methods(self, name: str, outputs: Mapping[str, Output]) -> list[Method]:
+    def timed_methods(self, name: str, outputs: Mapping[str, AnyOutput]) -> list[Method]:
         """The methods of an evaluation whose cost these outputs show."""
-        users = [each for each in outputs.values() if each.layout == "compute" and name in each.needs]
+        users = [each for each in outputs.values() if isinstance(each, ComputeTable) and name in each.needs]
         wanted = {method for each in users for method in each.methods}
         return [each for each in read_methods(self.evaluations[name].methods) if each.name in wanted]
 

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, cast
 
-from gramloop.evaluate.display import condition_gains
-from gramloop.evaluate.engines import Engine, Job
-from gramloop.evaluate.engines.local import run_local
-from gramloop.evaluate.evaluation import (
-    EvaluationOutcome,
-    Listener,
-    OpenEvaluation,
-    open_evaluation,
-    start_entry,
-)
+import numpy as np
+
+from gramloop.data.suites import find_suite
+from gramloop.evaluate.engines import Engine, Job, Listener, run_local
+from gramloop.evaluate.evaluation import OpenEvaluation, open_evaluation, score_all, start_entry
+from gramloop.evaluate.methods import blocks_per_view, prediction_calls
+from gramloop.evaluate.options import PlannedWork, WorkOptions
 from gramloop.evaluate.plan import DataSource, Plan
 from gramloop.evaluate.planning import Request, make_plan
 from gramloop.evaluate.results import Results, collect
@@ -35,60 +32,12 @@ from gramloop.reproduce.pool import (
     read_costs,
     split_part,
 )
-from gramloop.reproduce.recipe import EvaluationEntry, Output, Recipe
+from gramloop.reproduce.recipe import AnyOutput, EvaluationEntry, Price, Recipe
 from gramloop.tasks.loading import WeightPrecision
-from gramloop.util.checksums import load_checksums
-from gramloop.util.progress import progress_bar
+from gramloop.util.device import device_kind, numbered_device
+from gramloop.util.files import load_checksums
+from gramloop.util.options import shared_values
 from gramloop.util.table import Column, Table
-
-
-class RunDisplay(Listener):
-    """A bar over the images of all evaluations, and a line for every condition that is completed.
-
-    Args:
-        say: prints a line.
-    """
-
-    def __init__(self, say: Callable[[str], None] = lambda line: None) -> None:
-        self.waiting = self.warning = say  # type: ignore[method-assign,assignment]
-        self._say, self._stack = say, ExitStack()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def started(self, images: int) -> None:
-        """So many images are to be predicted."""
-        self._say(f"{images:,} images to predict")
-        self._advance = self._stack.enter_context(progress_bar("images", images))
-
-    def images(self, number: int) -> None:
-        """So many more images were predicted."""
-        self._advance("", number)
-
-    def scored(self, name: str, results: Results) -> None:
-        """A condition of an evaluation was completed."""
-        gains = "".join(f", {method} {gain:+.3f}" for method, gain in condition_gains(results).items())
-        for one in results.conditions:
-            self._say(f"{name} {one.condition}: {one.images} images{gains}")
-
-
-@dataclass(frozen=True)
-class WorkSettings:
-    """Where and how evaluations run; see `gramloop.evaluate.evaluate`."""
-
-    device: str = "cpu"
-    dtype: WeightPrecision = "float32"
-    threads: int = 1
-    batch: int = 1
-    shards: int | None = None
-    workers: int | None = None
-    prepare: int | None = None
-    engine: Engine | None = None
-    engine_name: str = "local"
-    numbered_device: str | None = None
 
 
 @dataclass(frozen=True)
@@ -96,10 +45,13 @@ class Reproduction:
     """A recipe on its way: what is run for which outputs, on which files, in which folder."""
 
     recipe: Recipe
-    outputs: Mapping[str, Output]
+    outputs: Mapping[str, AnyOutput]
     files: FoundFiles
     out: Path
-    work: WorkSettings = WorkSettings()
+    work: WorkOptions
+    device: str | None = None
+    dtype: WeightPrecision = "float32"
+    idle: bool = False  # nothing is run here
 
     @property
     def evaluations(self) -> dict[str, EvaluationEntry]:
@@ -110,6 +62,7 @@ class Reproduction:
         """The plan of an evaluation with these methods."""
         one = self.evaluations[name]
         model, data, work = self.recipe.models[one.model], self.recipe.data[one.data], self.work
+        elsewhere = self.idle or work.engine != "local"
         load_checksums(self.out / name)
         return make_plan(
             Request(
@@ -122,29 +75,28 @@ class Reproduction:
                 methods=methods,
                 conditions=one.conditions,
                 severities=one.severities,
-                shards=work.shards,
                 sizes=model.sizes,
-                device=work.device,
-                threads=work.threads,
+                device=device_kind(self.device, elsewhere),
                 diagnostics=one.diagnostics,
                 pictures=max(one.pictures, len(one.only)),
                 keep=one.keep,
-                dtype=work.dtype,
-                batch=work.batch,
+                dtype=self.dtype,
+                **shared_values(work, PlannedWork),
             )
         )
 
-    def run(self, listener: RunDisplay | None = None) -> Iterator[tuple[str, EvaluationOutcome]]:
+    def run(self, listener: Listener | None = None) -> Iterator[tuple[str, Results]]:
         """Run what is missing of all evaluations as one job, and measure costs.
 
         Args:
             listener: called as the work proceeds.
 
         Returns:
-            Each evaluation with its outcome, as soon as it is complete; so scores are computed while others run.
+            Each evaluation with its results, as soon as it is complete; so scores are computed while others run.
         """
-        listener, work, wanted = listener or RunDisplay(), self.work, self.evaluations
+        work, wanted, engine = self.work, self.evaluations, self.work.open_engine()
         with ExitStack() as stack:
+            listener = stack.enter_context(listener or Listener())
             opened = {
                 name: stack.enter_context(
                     open_evaluation(
@@ -169,7 +121,7 @@ class Reproduction:
                 costs.append(cost_part(name, timed, wanted[name].time_images))
             if not stores:  # costs alone were asked for, and are known
                 return
-            if work.engine is not None:  # on a cluster every part has a device of its own
+            if engine is not None:  # on a cluster every part has a device of its own
                 parts, costs = [*costs, *parts], []
             stores = {name: Store(each.folder.resolve(), each.plan) for name, each in stores.items()}
             pool = PooledStore(self.out.resolve(), stores)
@@ -178,39 +130,35 @@ class Reproduction:
                 pooled_workload(stores),
                 cast(Any, pool),
                 parts,
-                listener.images,
-                listener.waiting,
-                work.numbered_device,
+                listener,
+                numbered_device(self.device) if engine is None else None,
                 work.prepare,
             )
-            yield from self._follow(job, opened, listener)
+            yield from self._follow(job, engine or partial(run_local, workers=work.workers), opened)
             for _ in run_local(replace(job, parts=costs), 1):
                 pass
 
     def _follow(
-        self, job: Job, opened: Mapping[str, OpenEvaluation], listener: RunDisplay
-    ) -> Iterator[tuple[str, EvaluationOutcome]]:
+        self, job: Job, engine: Engine, opened: Mapping[str, OpenEvaluation]
+    ) -> Iterator[tuple[str, Results]]:
         """Run the job, and score each condition and each evaluation once it is complete."""
         left = {name: Counter(part.condition for part in each.parts) for name, each in opened.items()}
         missed: dict[str, list[Missed]] = {name: [] for name in opened}
         for name, one in opened.items():
             if one.parts:
-                record_start(one.store, start_entry(job, self.work.engine_name, self.work.workers))
+                record_start(one.store, start_entry(job, self.work.engine, self.work.workers))
             else:
-                yield name, one.finish()
-        if not job.parts:
-            return
-        engine = self.work.engine or partial(run_local, workers=self.work.workers)
-        for outcome in engine(job):
+                yield name, score_all(one)
+        for outcome in engine(job) if job.parts else ():
             name, part = split_part(outcome.part)
             if part.condition == COST:
                 continue
             left[name][part.condition] -= 1
             missed[name] += [replace(outcome, part=part)] if isinstance(outcome, Missed) else []
             if not left[name][part.condition]:
-                listener.scored(name, collect(opened[name].store, [part.condition]))
+                job.listener.scored(collect(opened[name].store, [part.condition]), name)
             if not left[name].total():
-                yield name, opened[name].finish(missed[name])
+                yield name, score_all(opened[name], missed[name])
 
     def _untimed(self) -> dict[str, set[str]]:
         """The methods whose cost is wanted, of the evaluations where one of them has not been measured."""
@@ -244,3 +192,95 @@ def status_table(work: Reproduction) -> Table:
         Column("units", "of", digits=0),
     )
     return Table("How far it is", columns, rows)
+
+
+# what it costs, before anything is run and without weights
+
+
+@dataclass(frozen=True)
+class EvaluationPrice:
+    """The cost of one evaluation; hours are None where the recipe knows no times."""
+
+    images: int
+    blocks: float
+    hours: float | None
+    bytes: float
+
+
+def price_of(recipe: Recipe, one: EvaluationEntry) -> EvaluationPrice:
+    """The cost of an evaluation from the sizes and times that the recipe states."""
+    model, data, suite = recipe.models[one.model], recipe.data[one.data], find_suite(one.suite)
+    each = len(one.only) or data.images or data.scenes
+    conditions = len(suite.select(one.conditions or None, one.severities or None))
+    images = each if suite.kind == "o" else each * conditions
+    if suite.kind == "o" and conditions < len(suite.conditions):
+        images = round(each * conditions / len(suite.conditions))
+    methods = one.all_methods if one.methods else []
+    views = blocks_per_view(methods, model.depth, one.diagnostics) if methods else 0
+    seconds = _seconds(recipe, model.price, one, model.depth)
+    return EvaluationPrice(
+        images if methods else 0,
+        views * model.price.views * images,
+        None if seconds is None else seconds * images / 3600,
+        model.price.bytes * len(methods) * images,
+    )
+
+
+def _seconds(recipe: Recipe, price: Price, one: EvaluationEntry, depth: int) -> float | None:
+    """Device seconds of all methods on an image: printed where a path is, else on the line through the printed ones."""
+    if not one.methods:
+        return 0.0
+    known = recipe.models[price.like].price if price.like else price
+    if len(known.seconds) < 2:
+        return None
+    block, rest = np.polyfit(list(known.seconds), list(known.seconds.values()), 1)
+    if price.like:  # blocks by their tokens, and nothing else
+        return float(
+            blocks_per_view(one.all_methods, depth, one.diagnostics) * block * price.tokens / known.tokens
+        )
+    total = 0.0
+    for call in prediction_calls(one.all_methods):
+        blocks = blocks_per_view(call, depth, one.diagnostics)
+        total += known.seconds.get(blocks, rest + block * blocks) + rest * (len(call) - 1)
+    return float(total)
+
+
+def price_table(recipe: Recipe, evaluations: Mapping[str, EvaluationEntry], device: str = "GPU") -> Table:
+    """The cost of every evaluation, and of all."""
+    prices = {name: price_of(recipe, one) for name, one in evaluations.items()}
+    hours = [price.hours for price in prices.values() if price.hours is not None]
+    total = EvaluationPrice(
+        sum(price.images for price in prices.values()),
+        sum(price.blocks for price in prices.values()),
+        sum(hours) if len(hours) == len(prices) else None,
+        sum(price.bytes for price in prices.values()),
+    )
+    rows = [
+        (name, price.images, price.blocks / 1e6, price.hours, price.bytes / 1e9)
+        for name, price in {**prices, "all": total}.items()
+    ]
+    return Table(
+        "What it costs",
+        (
+            Column("evaluation", "Evaluation", "text"),
+            Column("images", "Images", digits=0),
+            Column("blocks", "Blocks (million)", digits=1),
+            Column("hours", f"{device}-hours", digits=1),
+            Column("storage", "Stored GB", digits=1),
+        ),
+        rows,
+        _notes(recipe, evaluations),
+        key="price",
+        footer=1,
+    )
+
+
+def _notes(recipe: Recipe, evaluations: Mapping[str, EvaluationEntry]) -> list[str]:
+    prices = {one.model: recipe.models[one.model].price for one in evaluations.values()}
+    timed = "Hours come from the seconds per image that the recipe states; baseline and first replay share a pass."
+    like = "{} has no times of its own: its blocks are priced by tokens, and its head is left out."
+    return [
+        *([timed] if any(price.seconds for price in prices.values()) else []),
+        *(like.format(name) for name, price in prices.items() if price.like),
+        "Storage is before compression.",
+    ]

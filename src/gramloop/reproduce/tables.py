@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,17 +18,27 @@ from gramloop.evaluate.cost import MethodCost
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.store import Store, read_condition
 from gramloop.metrics.bootstrap import REPLICATES, SEED, Interval
-from gramloop.metrics.robustness import effective_robustness
-from gramloop.report.load import PARTS
+from gramloop.metrics.scores import effective_robustness
+from gramloop.report.breakdowns import ClassGains, class_gains
 from gramloop.report.run import Run
 from gramloop.report.stats import compare_methods
-from gramloop.report.tables.checks import PLACES, ClassGains, class_gains
-from gramloop.reproduce.recipe import Output, Recipe
+from gramloop.reproduce.recipe import (
+    ClassesTable,
+    ComputeTable,
+    FamiliesTable,
+    IntervalsTable,
+    MethodsTable,
+    PartitionsTable,
+    PlacementTable,
+    Recipe,
+)
 from gramloop.util.table import ABSENT, Cell, Column, SignedNumber, Table
 
 GAIN, MEAN = "gain", "mean"  # rows of printed numbers
+PLACES = {"end": "Loop end", "final": "Final layer"}
 DIGITS = 3
-_NARROW = 3  # columns of numbers; of more, the paper's numbers become rows
+PARTS = 4  # subsets of the images by default
+_DIVIDED = 2 * PARTS  # images; fewer are not divided
 _BOOTSTRAP = (
     f"Intervals are drawn over shift families or domains, {REPLICATES:,} replicates with the seed {SEED}; clean images take no "
     "part."
@@ -42,13 +54,11 @@ class Context:
         recipe: with the printed numbers.
         runs: its evaluations by name.
         costs: of methods, by evaluation.
-        claims: what the paper's text counts, filled as tables and figures are made: key, text, count, of how many.
     """
 
     recipe: Recipe
     runs: Mapping[str, Run]
     costs: Mapping[str, Sequence[MethodCost]] = field(default_factory=dict)
-    claims: list[tuple[str, str, int, int]] = field(default_factory=list)
 
     def score(self, evaluations: Sequence[str], method: str, clean: Sequence[str] = ()) -> float | None:
         """A method's score in the first evaluation that has it; effective robustness with clean evaluations."""
@@ -58,6 +68,11 @@ class Context:
             return score
         reference = self.score(clean, method)
         return None if reference is None else effective_robustness(score, reference)
+
+    def counted(self, claim: str) -> str:
+        """What the paper's text counts, in a parenthesis; nothing where no numbers are printed."""
+        found = self.recipe.numbers("claims").get(claim)
+        return "" if found is None else " (the paper: {:.0f} of {:.0f})".format(*found)
 
     def run_with(self, method: str, evaluations: Sequence[str]) -> Run | None:
         """The first evaluation that has a method."""
@@ -70,14 +85,17 @@ class PaperRow:
 
     heads: tuple[Cell, ...]
     values: Numbers
-    printed: Numbers | None = None
+    printed: Sequence[float] | None = None
 
-    def lines(self) -> list[tuple[Cell, ...]]:
-        """Printed numbers, yours, and yours less printed."""
-        printed = self.printed or (None,) * len(self.values)
-        pairs = list(zip(self.values, printed, strict=True))
-        signed = [SignedNumber(p) if isinstance(v, SignedNumber) and p is not None else p for v, p in pairs]
-        return [tuple(signed), tuple(self.values), tuple(_gain(v, p) for v, p in pairs)]
+    def lines(self, comparable: bool) -> list[tuple[Cell, ...]]:
+        """Printed numbers, yours, and yours less printed where the two can be compared."""
+        yours = (*self.heads, "yours", *self.values)
+        if self.printed is None:
+            return [yours]
+        pairs = list(zip(self.values, self.printed, strict=True))
+        printed = [SignedNumber(there) if isinstance(here, SignedNumber) else there for here, there in pairs]
+        less = (*self.heads, "yours − paper", *(_gain(here, there) for here, there in pairs))
+        return [(*self.heads, "paper", *printed), yours, *([less] if comparable else [])]
 
 
 @dataclass(frozen=True)
@@ -93,40 +111,14 @@ class PaperTable:
 
     def side_by_side(self, key: str, title: str, comparable: bool = True) -> Table:
         """Your numbers with the printed ones, and differences where these mean something."""
-        kinds = [("paper", ", paper"), ("yours", ", yours"), ("difference", ", yours − paper")][
-            : 2 + comparable
-        ]
         heads = [Column(f"head {place}", name, "text") for place, name in enumerate(self.heads)]
-        rows: list[tuple[Cell, ...]] = []
-        if all(row.printed is None for row in self.rows):
-            columns = list(self.columns)
-            rows = [(*row.heads, *row.values) for row in self.rows]
-        elif len(self.columns) <= _NARROW:
-            columns = [
-                replace(
-                    each,
-                    key=f"{each.key} {kind}",
-                    title=each.heading + end,
-                    signed=each.signed or kind == "difference",
-                )
-                for each in self.columns
-                for kind, end in kinds
-            ]
-            for row in self.rows:
-                triples = zip(*row.lines()[: len(kinds)], strict=True)
-                rows.append((*row.heads, *(cell for triple in triples for cell in triple)))
-        else:
-            columns = [Column("numbers", "Numbers", "text"), *self.columns]
-            for row in self.rows:
-                lines = zip(kinds, row.lines(), strict=False)
-                rows += [
-                    (*row.heads, kind, *line) for (kind, _), line in lines if kind == "yours" or row.printed
-                ]
+        columns = [*heads, Column("numbers", "Numbers", "text"), *self.columns]
+        rows = [line for row in self.rows for line in row.lines(comparable)]
         title = re.sub(r"^Table \d+: ", "", title)  # pages count tables
         title = title[:1].upper() + title[1:]
         if self.ending:
             key, title = f"{key}-{self.ending}", f"{title}, {self.ending}"
-        return Table(title, (*heads, *columns), rows, self.notes, key=key, caption=self.caption)
+        return Table(title, columns, rows, self.notes, key=key, caption=self.caption)
 
 
 def _gain(value: float | None, other: float | None) -> SignedNumber | None:
@@ -154,7 +146,7 @@ def _ends(interval: Interval | None) -> Numbers:
     return (None, None) if interval is None else (SignedNumber(interval.low), SignedNumber(interval.high))
 
 
-def paper_methods(key: str, layout: Output, made: Context) -> PaperTable:
+def paper_methods(key: str, layout: MethodsTable, made: Context) -> PaperTable:
     """Methods as rows and suites as columns."""
     printed, title = made.recipe.numbers(key), made.recipe.title_of
     first, last = layout.methods[0], layout.methods[-1]
@@ -186,7 +178,7 @@ def paper_methods(key: str, layout: Output, made: Context) -> PaperTable:
     )
 
 
-def paper_intervals(key: str, layout: Output, made: Context) -> PaperTable:
+def paper_intervals(key: str, layout: IntervalsTable, made: Context) -> PaperTable:
     """Gains with their intervals, a row for each suite."""
     printed, rows = made.recipe.numbers(key), []
     for name in layout.evaluations:
@@ -202,16 +194,16 @@ def paper_intervals(key: str, layout: Output, made: Context) -> PaperTable:
     return PaperTable(("Benchmark",), columns, rows, f"In points. {_BOOTSTRAP}", [note])
 
 
-def paper_partitions(key: str, layout: Output, made: Context) -> PaperTable:
+def paper_partitions(key: str, layout: PartitionsTable, made: Context) -> PaperTable:
     """Scores on subsets of the images and on their complements."""
     run, printed = made.runs[layout.evaluation], made.recipe.numbers(key)
     lists = [_read_ids(Path(made.recipe.folder) / name) for name in layout.lists]
-    many, rows = len(lists) or PARTS, []
+    many, rows, notes = len(lists) or PARTS, [], []
     printed = printed if many == PARTS else {}
-    pair = [_part_scores(run, name, lists) for name in (BASELINE, layout.method)]
+    pair = [part_scores(run, name, lists) for name in (BASELINE, layout.method)]
     for place, (kind, words) in enumerate((("subset", "subset"), ("complement", "all other images"))):
         base, own = ([None] * many if each is None else each[place].tolist() for each in pair)
-        gains = list(map(_gain, base and own, base))
+        gains = list(map(_gain, own, base))
         titles = (made.recipe.title_of(BASELINE), made.recipe.title_of(layout.method), "Δ")
         for name, title, values in zip(
             (BASELINE, layout.method, GAIN), titles, (base, own, gains), strict=True
@@ -219,12 +211,12 @@ def paper_partitions(key: str, layout: Output, made: Context) -> PaperTable:
             rows.append(PaperRow((words, title), values, printed.get(f"{kind} {name}")))
         if gains[0] is not None:
             improved = sum(each is not None and each > 0 for each in gains)
-            made.claims.append((f"{kind}s improved", f"{run.name}: {kind}s that improve", improved, many))
+            notes.append(f"{improved} of {many} {kind}s improve{made.counted(f'{kind}s improved')}.")
     how = "the SHA-256 of the images' ids: the paper does not say which images are in which"
-    note = f"The subsets are made by {'the lists of ids' if lists else how}."
-    note += " With few images there are none." * (pair[0] is None)
+    notes.append(f"The subsets are made by {'the lists of ids' if lists else how}.")
+    notes += ["With few images there are none."] * (pair[0] is None)
     columns = [_column(f"S{part + 1}") for part in range(many)]
-    return PaperTable(("Images", "Method"), columns, rows, f"{run.score_title} in percent.", [note])
+    return PaperTable(("Images", "Method"), columns, rows, f"{run.score_title} in percent.", notes)
 
 
 def _read_ids(path: Path) -> frozenset[str]:
@@ -234,29 +226,40 @@ def _read_ids(path: Path) -> frozenset[str]:
         raise GramLoopError(f"cannot read the list of ids {path}: {error}") from error
 
 
-def _part_scores(
+def hash_parts(ids: Iterable[str]) -> list[frozenset[str]]:
+    """Four subsets of equal length, give or take one, of images ordered by the SHA-256 of their id; none of few images.
+
+    The division knows nothing of content or order, and is the same wherever these images are evaluated.
+    """
+    ordered = sorted(set(ids), key=lambda each: (hashlib.sha256(each.encode()).digest(), each))
+    ends = [-(-part * len(ordered) // PARTS) for part in range(PARTS + 1)]
+    parts = [frozenset(ordered[start:end]) for start, end in itertools.pairwise(ends)]
+    return parts if len(ordered) >= _DIVIDED else []
+
+
+def part_scores(
     run: Run, method: str, lists: Sequence[frozenset[str]]
 ) -> NDArray[np.float64] | None:  # (2, subsets)
     """Scores on subsets and complements, averaged over conditions; None where they are not known."""
-    if not run.complete or not (lists or all(result.parts for result in run.averaged)):
-        return None
     found = []
-    for result in run.averaged:
-        if not lists:
-            found.append(result.parts[method])
-            continue
+    for result in run.averaged if run.complete else ():
         stored = read_condition(Store(run.folder, run.plan), result.condition.key)
         assert stored is not None
-        inside = np.array([[each in ids for each in stored.image_ids] for ids in lists], dtype=np.int64)
+        every = [*stored.image_ids, *(failure.image_id for failure in stored.failures)]
+        inside = np.array(
+            [[each in part for each in stored.image_ids] for part in lists or hash_parts(every)],
+            dtype=np.int64,
+        )
+        if not len(inside):
+            return None
         if not (inside.mean(axis=1) > 0).all() or not (inside.mean(axis=1) < 1).all():
-            raise GramLoopError(f"each list of ids must hold some of the images of {run.name}, and not all")
-        members = np.vstack([np.ones_like(inside[:1]), inside, 1 - inside])
-        scores = run.task.class_scores(stored.methods[method].rows, run.plan.classes, members)
-        found.append(scores.subsets.reshape(2, -1))
-    return np.asarray(np.mean(found, axis=0))
+            raise GramLoopError(f"each subset must hold some of the images of {run.name}, and not all")
+        score = run.task.scorer(stored.methods[method].rows, run.plan.classes)
+        found.append(score(np.vstack([inside, 1 - inside])).reshape(2, -1))
+    return np.asarray(np.mean(found, axis=0)) if found else None
 
 
-def paper_placement(key: str, layout: Output, made: Context) -> PaperTable:
+def paper_placement(key: str, layout: PlacementTable, made: Context) -> PaperTable:
     """Where drift is measured and the step applied."""
     printed, rows, notes = made.recipe.numbers(key), [], []
     for name in layout.methods:
@@ -276,7 +279,7 @@ def paper_placement(key: str, layout: Output, made: Context) -> PaperTable:
     return PaperTable(("Gate at", "Update at"), columns, rows, f"In percent. {_BOOTSTRAP}", notes)
 
 
-def paper_compute(key: str, layout: Output, made: Context) -> PaperTable:
+def paper_compute(key: str, layout: ComputeTable, made: Context) -> PaperTable:
     """Blocks, time and memory of each method, pooled over evaluations by their numbers of images."""
     recipe, printed, rows = made.recipe, made.recipe.numbers(key), []
     pooled = {name: _pooled(made, layout.evaluations, name) for name in layout.methods}
@@ -326,7 +329,7 @@ def _pooled(made: Context, evaluations: Sequence[str], method: str) -> tuple[flo
     return blocks, seconds, spread, max(each.peak_memory for each in costs)
 
 
-def paper_families(key: str, layout: Output, made: Context) -> PaperTable:
+def paper_families(key: str, layout: FamiliesTable, made: Context) -> PaperTable:
     """Means over severities by shift, and the macro mean."""
     run, pair, printed = made.runs[layout.evaluation], (BASELINE, layout.method), made.recipe.numbers(key)
     scores, rows = [run.scores(method) for method in pair], []
@@ -351,14 +354,14 @@ def paper_families(key: str, layout: Output, made: Context) -> PaperTable:
     return PaperTable(("Shift",), _pair_columns(made, layout.method), rows, caption, notes)
 
 
-def paper_classes(key: str, layout: Output, made: Context) -> Iterator[PaperTable]:
+def paper_classes(key: str, layout: ClassesTable, made: Context) -> Iterator[PaperTable]:
     """The paper's classes with your numbers, and the classes that gain most in yours."""
     run, printed = made.runs[layout.evaluation], made.recipe.numbers(key)
     found = class_gains(run, layout.method)
     if found is None:
         raise GramLoopError(f"{run.name} is not complete, or has no classes")
-    text = f"{run.name}: classes that improve"
-    made.claims.append(("classes improved", text, found.improved, len(found.names)))
+    counted = made.counted("classes improved")
+    notes = [f"{found.improved} of {len(found.names)} classes improve{counted}."]
     columns = _pair_columns(made, layout.method)
     caption = f"{run.task.class_metric} of a class in percent, {run.scope}."
     rows = _class_rows(found)
@@ -369,8 +372,8 @@ def paper_classes(key: str, layout: Output, made: Context) -> Iterator[PaperTabl
         if name in first
     ]
     if known:
-        yield PaperTable(("Your rank", "Class"), columns, known, caption)
-    yield PaperTable(("Rank", "Class"), columns, rows[: layout.top], caption, ending="yours")
+        yield PaperTable(("Your rank", "Class"), columns, known, caption, notes)
+    yield PaperTable(("Rank", "Class"), columns, rows[: layout.top], caption, notes, ending="yours")
 
 
 def _class_rows(found: ClassGains) -> list[PaperRow]:
@@ -381,14 +384,3 @@ def _class_rows(found: ClassGains) -> list[PaperRow]:
         PaperRow((str(rank), found.names[place]), [float(values[place]) for values in each])
         for rank, place in enumerate(ranked, start=1)
     ]
-
-
-def claims_table(made: Context) -> Table | None:
-    """What the paper's text counts, and what you count."""
-    printed = made.recipe.numbers("claims")
-    rows = [
-        (text, "{:.0f} of {:.0f}".format(*printed[key]) if key in printed else ABSENT, f"{count} of {total}")
-        for key, text, count, total in made.claims
-    ]
-    columns = [Column(each.lower(), each, "text") for each in ("Claim", "Paper", "Yours")]
-    return Table("What the text counts", columns, rows, key="claims") if rows else None

@@ -6,15 +6,16 @@ from gramloop.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gramloop.shifts.common import generator, signs
-    from gramloop.shifts.corruptions import (
+    from gramloop.shifts.recipes import (
         CORRUPTIONS,
         EXTRA_CORRUPTIONS,
+        PERTURBATIONS,
         Corrupt,
         corrupt,
         corruption_names,
         get_corruption_names,
+        perturb,
     )
-    from gramloop.shifts.perturbations import PERTURBATIONS, perturb
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 

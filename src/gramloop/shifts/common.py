@@ -8,7 +8,9 @@ it goes up whenever a shift changes the pixels it makes.
 import hashlib
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import cv2
@@ -100,6 +102,33 @@ class Scale:
                 f"outside [{self.least:g}, {self.most:g}]"
             )
         return value
+
+
+@dataclass(frozen=True)
+class ShiftRecipe:
+    """How a shift is made: a function of an image, of its parameters and, where it is random, of a generator.
+
+    textured: it also takes a folder of frost textures, or None for the synthesised ones.
+    """
+
+    function: Callable[..., Image]
+    scale: Scale
+    random: bool = False
+    textured: bool = False
+
+    def apply(
+        self,
+        image: npt.NDArray[Any],
+        name: str,
+        severity: int,
+        rng: np.random.Generator | None,
+        frost_textures: Path | None = None,
+    ) -> Image:
+        """The shifted image; ``name`` is what error messages call the shift."""
+        found = self.scale.at(name, severity)
+        parameters = found if isinstance(found, tuple) else (found,)
+        sources = ([rng] if self.random else []) + ([frost_textures] if self.textured else [])
+        return self.function(check_image(image), *parameters, *sources)
 
 
 def to_bytes(values: FloatImage) -> Image:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gramloop.errors import GramLoopError
-from gramloop.shifts.blur import trail
+from gramloop.shifts.appearance import trail
 from gramloop.shifts.common import FloatImage, Image, gaussian, on_channels, stretch, to_bytes, zoom_grid
 
 _WATER = (175.0, 238.0, 238.0)  # pale turquoise, red green blue

@@ -20,7 +20,6 @@ from gramloop.metrics.bootstrap import ROWS_AT_ONCE, Score
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.images import RGB
 from gramloop.tasks.prediction import (
-    NO_CLASS,
     NO_COLOURS,
     Changes,
     Colours,
@@ -75,6 +74,25 @@ class Rows:
                 values[name] = np.array(parts)
         return cls(len(statistics), values, lengths)
 
+    @classmethod
+    def joined(cls, parts: Sequence[Rows]) -> Rows:
+        """The rows of one after those of another."""
+        columns, lists = parts[0].values, parts[0].lengths
+        values = {name: np.concatenate([each.values[name] for each in parts]) for name in columns}
+        lengths = {name: np.concatenate([each.lengths[name] for each in parts]) for name in lists}
+        return cls(sum(each.images for each in parts), values, lengths)
+
+    def take(self, places: Sequence[int]) -> Rows:
+        """The rows of some images, in this order."""
+        chosen, values = [*places], {}
+        for name, column in self.values.items():
+            if name in self.lengths:
+                lists = np.split(column, np.cumsum(self.lengths[name]))
+                values[name] = np.concatenate([column[:0], *(lists[place] for place in chosen)])
+            else:
+                values[name] = column[chosen]
+        return Rows(len(chosen), values, {name: each[chosen] for name, each in self.lengths.items()})
+
     def matrix(self, name: str) -> NDArray[Any]:  # → (images, K)
         """A column of lists of one length."""
         return self.values[name].reshape(self.images, -1) if self.images else self.values[name].reshape(0, 0)
@@ -86,11 +104,10 @@ class Rows:
 
 @dataclass(frozen=True)
 class ClassScores:
-    """The main metric of every class, which classes the truth holds, and the main metric of subsets."""
+    """The main metric of every class, and which classes the truth holds."""
 
     scores: NDArray[np.float64]  # (K,) in the order of the categories; NaN where there is none
     labelled: NDArray[np.bool_]  # (K,)
-    subsets: NDArray[np.float64]  # (subsets,)
 
 
 class Task(Generic[PredictionT, Truth]):
@@ -99,9 +116,7 @@ class Task(Generic[PredictionT, Truth]):
     name: ClassVar[str]
     title: ClassVar[str]  # in headings and tables; by default the name
     metrics: ClassVar[tuple[str, ...]]  # the main one first
-    metrics_caption: ClassVar[str] = ""  # what they are, for a table of all of them
     class_metric: ClassVar[str] = "AP"  # the main metric of a single class
-    image_metric: ClassVar[str]  # what `image_score` is in; by default the main metric
     columns: ClassVar[Mapping[str, str]]  # what `statistics` returns: "float64", or "float64[]" for lists
     picture_columns: ClassVar[Mapping[str, str]] = {"picture": "binary"}  # what `encode` returns
     prediction: ClassVar[type[Prediction]]
@@ -118,7 +133,7 @@ class Task(Generic[PredictionT, Truth]):
 
     def __init_subclass__(cls) -> None:
         if "name" in vars(cls):
-            defaults = {"annotations": cls.name, "title": cls.name, "image_metric": cls.metrics[0]}
+            defaults = {"annotations": cls.name, "title": cls.name}
             for name, value in defaults.items():
                 if name not in vars(cls):
                     setattr(cls, name, value)
@@ -162,18 +177,16 @@ class Task(Generic[PredictionT, Truth]):
         """The main metric for any weights of the rows, as bootstraps and subsets need it."""
         raise NotImplementedError
 
-    def class_scores(self, rows: Rows, categories: Categories, members: NDArray[np.int64]) -> ClassScores:
-        """The main metric class by class, by default of no class, and of subsets of the images.
+    def class_scores(self, rows: Rows, categories: Categories) -> ClassScores:
+        """The main metric class by class; by default of no class."""
+        return ClassScores(np.zeros(0), np.zeros(0, dtype=np.bool_))
 
-        ``members`` (1 + subsets, images) says which images count: all in the first row, then those of each subset.
-        """
-        with np.errstate(invalid="ignore"):  # a subset whose images could not be used has no score
-            scores = np.asarray(self.scorer(rows, categories)(members))
-        return ClassScores(np.zeros(0), np.zeros(0, dtype=np.bool_), scores[1:])
-
-    def image_score(self, row: Row) -> float:
-        """How good a stored prediction of one image is, in percent: by default the column of the main metric."""
-        return float(row.get(self.metrics[0], np.nan))
+    def image_score(self, row: Row, categories: Categories) -> float:
+        """The main metric of one image's stored row; NaN where its truth holds nothing to score."""
+        values = {
+            name: np.asarray(row[name], dtype=kind.removesuffix("[]")) for name, kind in self.columns.items()
+        }
+        return self.score(Rows.of([values]), categories)[self.metrics[0]]
 
     # files
 
@@ -181,17 +194,9 @@ class Task(Generic[PredictionT, Truth]):
         """What a unit keeps of a prediction for figures, in the ``picture_columns``."""
         return {}
 
-    def encode_truth(self, truth: Truth) -> Row:
-        """The same of a truth that was a clean prediction."""
-        return {}
-
-    def stored_truth(self, row: Row, column: str) -> Truth:
-        """What `encode` or `encode_truth` stored in a row."""
-        raise NotImplementedError
-
     def decode(self, row: Row, column: str = "picture") -> PredictionT | None:
         """The prediction that a stored row keeps for figures, or None."""
-        return None if row.get(column) is None else self.as_prediction(self.stored_truth(row, column))
+        return None
 
     def files(self, prediction: PredictionT, image: Path, name: str, classes: Classes) -> dict[str, bytes]:
         """The content of a prediction's files by ending; ``name`` is what they are called before it."""
@@ -202,16 +207,8 @@ class Task(Generic[PredictionT, Truth]):
     figure_caption: ClassVar[str] = ""  # of predictions in panels: {truth}, {before} and {after}
 
     def as_prediction(self, truth: Truth) -> PredictionT:
-        """A truth in the form of a prediction, to be drawn like one."""
+        """A truth in the form of a prediction, to be kept and drawn like one."""
         raise GramLoopError(f"a truth of {self.name} cannot be drawn")
-
-    def size(self, prediction: PredictionT, image: Sequence[int] | None = None) -> tuple[int, int]:
-        """Height and width of what was predicted; ``image`` is the shape of the image, where it is known."""
-        raise NotImplementedError
-
-    def classes_in(self, prediction: PredictionT) -> set[int]:
-        """The numbers of the classes that were predicted."""
-        return set(np.unique(getattr(prediction, "labels", ())).astype(int).tolist()) - {NO_CLASS}
 
     def describe(self, prediction: PredictionT, style: DrawStyle) -> str:
         """What is drawn of a prediction, in a few words."""
@@ -237,10 +234,8 @@ class Task(Generic[PredictionT, Truth]):
         """The class of every pixel, -1 where there is none; None of a task without."""
         return None
 
-    def draw(
-        self, axes: Axes, image: RGB, prediction: PredictionT, style: DrawStyle, colours: Sequence[str] = ()
-    ) -> None:
-        """Draw a prediction over its image; ``colours`` are those of its boxes."""
+    def draw(self, axes: Axes, image: RGB, prediction: PredictionT, style: DrawStyle) -> None:
+        """Draw a prediction over its image."""
         raise NotImplementedError
 
     def legend(self, style: DrawStyle) -> Legend:
@@ -319,8 +314,7 @@ def _register_built_in() -> None:
         return
     from gramloop.tasks.depth import DepthTask
     from gramloop.tasks.detection import DetectionTask
-    from gramloop.tasks.instance import InstanceTask
-    from gramloop.tasks.panoptic import PanopticTask
+    from gramloop.tasks.segments import InstanceTask, PanopticTask
     from gramloop.tasks.semantic import SemanticTask
 
     added = dict(_TASKS)

@@ -10,7 +10,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -23,9 +23,10 @@ from gramloop.data.records import Record, Shift
 from gramloop.data.truth import DepthMap
 from gramloop.errors import GramLoopError
 from gramloop.metrics.bootstrap import Score, mean_score
-from gramloop.metrics.depth import Alignment, aligned_depth, depth_scores
-from gramloop.models.backbone import Tap, TappedViT
-from gramloop.models.depther import DEPTH_STRIDE, Depther, pad_around
+from gramloop.metrics.scores import Alignment, aligned_depth, depth_scores
+from gramloop.models.backbone import Backbone, Tap
+from gramloop.models.depther import DEPTH_STRIDE, DptDepthHead, pad_around
+from gramloop.models.tiny import DenseDepthHead
 from gramloop.shifts.geometry import warp_labels
 from gramloop.tasks.base import Categories, Row, Rows, Task
 from gramloop.tasks.class_names import Classes
@@ -68,11 +69,6 @@ class DepthTask(Task[Depth, DepthMap]):
 
     name = "depth"
     metrics = ("delta1", "delta2", "delta3", "AbsRel", "RMSE", "log10", "SILog")
-    metrics_caption = (
-        "Means over images. delta1 to delta3 are the share of pixels whose depth is within a factor of 1.25, 1.25² and "
-        "1.25³ of the truth, in percent, higher is better; of the others lower is better: AbsRel, RMSE in metres, log10, "
-        "and SILog times 100."
-    )
     figure_caption = "Depth in metres, aligned as it was scored, all panels of an image on one scale; white pixels have no known depth."
     columns: ClassVar[Mapping[str, str]] = dict.fromkeys(metrics, "float64")
     prediction = Depth
@@ -122,9 +118,6 @@ class DepthTask(Task[Depth, DepthMap]):
     def encode(self, prediction: Depth) -> Row:
         return {"picture": depth_png(prediction.values)}
 
-    def encode_truth(self, truth: DepthMap) -> Row:
-        return {"picture": depth_png(truth.metres)}
-
     def decode(self, row: Row, column: str = "picture") -> Depth | None:
         if row.get(column) is None:
             return None
@@ -132,9 +125,6 @@ class DepthTask(Task[Depth, DepthMap]):
 
     def as_prediction(self, truth: DepthMap) -> Depth:
         return Depth(np.where(truth.known, truth.metres, np.float32(np.nan)))
-
-    def size(self, prediction: Depth, image: Sequence[int] | None = None) -> tuple[int, int]:
-        return prediction.values.shape
 
     def describe(self, prediction: Depth, style: DrawStyle) -> str:
         return "disparity" if prediction.disparity else "depth in m"
@@ -152,9 +142,7 @@ class DepthTask(Task[Depth, DepthMap]):
         low, unit = (low, "") if predictions[0].disparity else (0.0, " m")
         return DrawStyle(classes, threshold, scale=(low, max(high, low + 1e-6)), unit=unit)
 
-    def draw(
-        self, axes: Axes, image: RGB, prediction: Depth, style: DrawStyle, colours: Sequence[str] = ()
-    ) -> None:
+    def draw(self, axes: Axes, image: RGB, prediction: Depth, style: DrawStyle) -> None:
         values = nearest(prediction.values, shrunk(image).shape)
         colour_map = _FAR_IS_DARK if prediction.disparity else _NEAR_IS_BRIGHT
         draw_values(axes, values, colour_map, style.scale[1], style.scale[0])
@@ -232,19 +220,6 @@ class DepthConfig:
             raise GramLoopError(f"the short side must be positive, not {self.short_side}")
 
 
-class DepthHead(Protocol):
-    """What a task needs of a depth head."""
-
-    taps: tuple[int, ...]  # blocks that it reads
-
-    @property
-    def channels(self) -> int:
-        """The width of the backbone that it was made for."""
-
-    def depth(self, maps: Sequence[Tensor], size: tuple[int, int]) -> Tensor:  # each (B, C, h, w) → (B, H, W)
-        """Depth in metres in the size (H, W)."""
-
-
 class DepthEstimator(ViTPredictor[Depth]):
     """A backbone and a depth head ready for images."""
 
@@ -252,8 +227,8 @@ class DepthEstimator(ViTPredictor[Depth]):
 
     def __init__(
         self,
-        backbone: TappedViT,
-        head: DepthHead,
+        backbone: Backbone,
+        head: DenseDepthHead | DptDepthHead,
         config: DepthConfig | None = None,
         normalisation: Normalisation = WEB,
     ) -> None:
@@ -304,9 +279,13 @@ class DptDepthEstimator(DepthEstimator):
     config: DptDepthConfig
 
     def __init__(
-        self, model: Depther, config: DptDepthConfig | None = None, normalisation: Normalisation = WEB
+        self,
+        backbone: Backbone,
+        head: DptDepthHead,
+        config: DptDepthConfig | None = None,
+        normalisation: Normalisation = WEB,
     ) -> None:
-        super().__init__(model.backbone, model.head, config or DptDepthConfig(), normalisation)
+        super().__init__(backbone, head, config or DptDepthConfig(), normalisation)
 
     @property
     def multiple(self) -> int:

@@ -7,23 +7,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.data.records import Record, Shift
 from gramloop.data.truth import Instances
-from gramloop.metrics.ap import DRAWS_AT_ONCE, ApResult, RankedMatches, rank_matches, score_matches
+from gramloop.errors import GramLoopError
+from gramloop.metrics.ap import AP_METRICS, DRAWS_AT_ONCE, RankedMatches, box_average_precision, rank_matches
 from gramloop.metrics.bootstrap import Score
-from gramloop.metrics.matching import BoxPredictions, GroundTruthBoxes, Matches, box_iou, match_boxes
-from gramloop.metrics.segmentation import mean_of_known
-from gramloop.tasks.base import Categories, ClassScores, Row, Rows, Task
+from gramloop.metrics.matching import AREAS, Matches, box_iou, match_boxes
+from gramloop.tasks.base import Categories, ClassScores, Row, Rows, Task, Truth
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.images import RGB
-from gramloop.tasks.prediction import Changes, DrawStyle, Prediction
+from gramloop.tasks.prediction import Changes, DrawStyle, Prediction, PredictionT
 from gramloop.tasks.semantic import renumbered
-from gramloop.util.plotting import BLUE, GREEN, ORANGE, PLUM, RED, draw_box, photograph, shrunk
+from gramloop.util.plotting import BLUE, GAINED, GREEN, LOST, draw_box, photograph, shrunk
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +32,6 @@ _MOST_DRAWN = 40  # boxes in one panel; with more of them none can be seen
 FUSION_IOU = 0.55  # as published
 _TINY = np.finfo(float).tiny
 _Floats = NDArray[np.float64]
-AP_METRICS = ("AP", "AP50", "AP75", "APs", "APm", "APl")
 
 
 @dataclass(frozen=True, repr=False)
@@ -45,63 +43,74 @@ class Detection(Prediction):
     labels: NDArray[np.int64]  # (n,) category ids
 
 
-_MATCHES: WeakKeyDictionary[Rows, dict[tuple[int, ...], Matches]] = WeakKeyDictionary()
+class MatchedTask(Task[PredictionT, Truth]):
+    """A task whose rows keep how an image's objects were matched: a set's average precision follows from the matches."""
+
+    metrics = AP_METRICS
+    thresholded = True
+    draws_at_once = DRAWS_AT_ONCE
+
+    def scorer(self, rows: Rows, categories: Categories) -> Score:
+        return self._ranked(rows, categories).average_precision
+
+    def class_scores(self, rows: Rows, categories: Categories) -> ClassScores:
+        all_images, ranked = np.ones((1, rows.images), dtype=np.int64), self._ranked(rows, categories)
+        (by_category,) = ranked.by_category(all_images, len(categories.ids))
+        scores = by_category[np.argsort(np.argsort(categories.ids))]
+        return ClassScores(scores, ~np.isnan(scores))
+
+    def _ranked(self, rows: Rows, categories: Categories) -> RankedMatches:
+        return rank_matches(self.matches(rows, categories), categories.ids, rows.images)
+
+    def matches(self, rows: Rows, categories: Categories) -> Matches:
+        """The matches of all images; predictions that have no category of the truth do not belong to it."""
+        labels = rows.values["labels"].astype(np.int64)
+        if len(labels) and not np.isin(labels, categories.ids).any():
+            raise GramLoopError(
+                "no prediction has a category of the ground truth: predictions have "
+                f"{np.unique(labels)[:5].tolist()}…, the ground truth lists {sorted(categories.ids)[:5]}…"
+            )
+        return Matches(
+            rows.owners("scores"),
+            rows.values["scores"].astype(np.float64),
+            labels,
+            rows.values["found"].astype(np.uint16).reshape(-1, len(AREAS)),
+            rows.values["counted"].astype(np.uint16).reshape(-1, len(AREAS)),
+            rows.owners("truth_labels"),
+            rows.values["truth_labels"].astype(np.int64),
+            rows.values["to_find"].astype(np.uint8),
+        )
 
 
-def _boxes(rows: Rows, categories: Categories) -> tuple[GroundTruthBoxes, BoxPredictions]:
-    truth = GroundTruthBoxes(
-        images=list(range(rows.images)),
-        categories=sorted(categories.ids),
-        image_ids=rows.owners("truth_labels"),
-        boxes=rows.values["truth_boxes"].reshape(-1, 4),
-        labels=rows.values["truth_labels"].astype(np.int64),
-        areas=rows.values["truth_areas"],
-        crowd=rows.values["truth_crowd"].astype(np.bool_),
-    )
-    found = BoxPredictions.from_corners(
-        rows.owners("scores"),
-        rows.values["boxes"].reshape(-1, 4),
-        rows.values["scores"],
-        rows.values["labels"],
-    )
-    return truth, found
-
-
-class DetectionTask(Task[Detection, Instances]):
-    """Rows keep every box with its truth: AP needs all images at once."""
+class DetectionTask(MatchedTask[Detection, Instances]):
+    """Rows keep every box, for figures, and how it was matched."""
 
     name = "detection"
-    metrics = AP_METRICS
-    metrics_caption = (
-        "COCO's average precision in percent: over IoU 0.50 to 0.95, at 0.50, at 0.75, and of small, medium and large "
-        "objects."
-    )
-    image_metric = "F1"
     figure_caption = (
-        "Boxes with a score of at least 0.40, matched greedily to annotations of the same category at an overlap of at "
-        "least 0.50; these filters serve the picture and enter no score."
+        "Boxes with a score of at least 0.40. Green frames: objects of the {truth} that {after} alone finds, magenta: those "
+        "that {before} alone finds, by a box of the same category with an overlap of at least 0.50; these filters serve the "
+        "picture and enter no score."
     )
     columns: ClassVar[Mapping[str, str]] = {
         "boxes": "float32[]",  # left, top, right, bottom of one box after the other
         "scores": "float32[]",
         "labels": "int32[]",
+        "found": "uint16[]",  # the four ranges of areas of one box after the other
+        "counted": "uint16[]",
         "truth_boxes": "float64[]",  # left, top, width, height, as COCO writes them
         "truth_labels": "int32[]",
-        "truth_areas": "float64[]",
         "truth_crowd": "bool[]",
+        "to_find": "uint8[]",
     }
     picture_columns: ClassVar[Mapping[str, str]] = {}  # boxes are in the row anyway
     prediction = Detection
-    thresholded = True
-    draws_at_once = DRAWS_AT_ONCE
 
     def read_truth(self, record: Record) -> Instances:
         return record.instances()
 
     def as_truth(self, prediction: Detection, threshold: float) -> Instances:
         sure = prediction.scores >= threshold
-        boxes = prediction.boxes[sure].astype(np.float64)  # (n, 4): left, top, right, bottom
-        boxes[:, 2:] -= boxes[:, :2]
+        boxes = _with_sizes(prediction.boxes[sure])
         return Instances(
             ids=np.arange(1, len(boxes) + 1),
             boxes=boxes,
@@ -125,42 +134,22 @@ class DetectionTask(Task[Detection, Instances]):
         return Instances.from_annotations(tuple(shift.annotations(entries, record)))
 
     def statistics(self, prediction: Detection, truth: Instances, categories: Categories) -> Row:
+        boxes, scores = prediction.boxes.astype(np.float32), prediction.scores.astype(np.float32)
+        found = match_boxes(truth, _with_sizes(boxes), scores, prediction.labels, categories.ids)
         return {
-            "boxes": prediction.boxes.astype(np.float32).ravel(),
-            "scores": prediction.scores.astype(np.float32),
+            "boxes": boxes.ravel(),
+            "scores": scores,
             "labels": prediction.labels.astype(np.int32),
+            "found": found.found.ravel(),
+            "counted": found.counted.ravel(),
             "truth_boxes": truth.boxes.ravel(),
             "truth_labels": truth.categories.astype(np.int32),
-            "truth_areas": truth.areas,
             "truth_crowd": truth.iscrowd,
+            "to_find": found.to_find,
         }
 
     def score(self, rows: Rows, categories: Categories) -> dict[str, float]:
-        return ap_metrics(score_matches(self._matches(rows, categories), categories.ids))
-
-    def scorer(self, rows: Rows, categories: Categories) -> Score:
-        return self._ranked(rows, categories).average_precision
-
-    def class_scores(self, rows: Rows, categories: Categories, members: NDArray[np.int64]) -> ClassScores:
-        return ap_by_class(self._ranked(rows, categories), categories, members)
-
-    def image_score(self, row: Row) -> float:
-        """F1 of the boxes that pictures show: 100 for a perfect image, also for an empty one."""
-        found = sure_boxes(self._stored(row), PICTURE_SCORE)
-        truth = self._stored_truth(row)
-        both = len(found.scores) + len(truth.scores)
-        return 100.0 if not both else float(200 * (recovered_boxes(found, truth) >= 0).sum() / both)
-
-    def _ranked(self, rows: Rows, categories: Categories) -> RankedMatches:
-        return rank_matches(self._matches(rows, categories), categories.ids, rows.images)
-
-    def _matches(self, rows: Rows, categories: Categories) -> Matches:
-        """Matched once for as long as the rows live: all scores follow from the same matches."""
-        known = _MATCHES.setdefault(rows, {})
-        key = tuple(categories.ids)
-        if key not in known:
-            known[key] = match_boxes(*_boxes(rows, categories))
-        return known[key]
+        return box_average_precision(self.matches(rows, categories), categories.ids)
 
     def decode(self, row: Row, column: str = "picture") -> Detection | None:
         return self._stored(row) if column == "picture" else self._stored_truth(row)
@@ -179,60 +168,41 @@ class DetectionTask(Task[Detection, Instances]):
         single = ~truth.iscrowd
         return _annotated(truth.boxes[single], truth.categories[single])
 
-    def size(self, prediction: Detection, image: Sequence[int] | None = None) -> tuple[int, int]:
-        if image is not None:
-            return image[0], image[1]
-        corner = prediction.boxes[:, 2:].max(axis=0, initial=1.0)  # the size of the image is not known
-        return int(np.ceil(corner[1])), int(np.ceil(corner[0]))
-
     def describe(self, prediction: Detection, style: DrawStyle) -> str:
         count = len(sure_boxes(prediction, style.threshold).scores)
         most = f"best {_MOST_DRAWN} of " * (count > _MOST_DRAWN)
         return f"{most}{count} box{'es' * (count != 1)} ≥ {style.threshold:g}"
 
-    def draw(
-        self, axes: Axes, image: RGB, prediction: Detection, style: DrawStyle, colours: Sequence[str] = ()
-    ) -> None:
+    def draw(self, axes: Axes, image: RGB, prediction: Detection, style: DrawStyle) -> None:
         photograph(axes, shrunk(image, 1024), image.shape)
         found = sure_boxes(prediction, style.threshold)
-        drawn = zip(found.boxes, found.scores, found.labels.tolist(), range(_MOST_DRAWN), strict=False)
-        for box, score, label, place in reversed(list(drawn)):  # the surest on top
+        drawn = list(zip(found.boxes, found.scores, found.labels.tolist(), strict=True))[:_MOST_DRAWN]
+        for box, score, label in reversed(drawn):  # the surest on top
             if np.isnan(score):
                 draw_box(axes, box, GREEN, style.name(label), dashed=True)
             else:
-                draw_box(axes, box, colours[place] if colours else BLUE, f"{style.name(label)} {score:.2f}")
+                draw_box(axes, box, BLUE, f"{style.name(label)} {score:.2f}")
 
     def changes(
         self, before: Detection, after: Detection, truth: Detection | None, style: DrawStyle
     ) -> Changes:
-        pair = [sure_boxes(each, style.threshold) for each in (before, after)]
-        alone = [unmatched_boxes(*pair), unmatched_boxes(*reversed(pair))]
+        """Which annotated objects are found."""
         if truth is None:
-            colours = [[ORANGE if only else BLUE for only in each] for each in alone]
-            text = f"{alone[0].sum()} boxes gone, {alone[1].sum()} new"
-            return Changes(text, (), (colours[0], colours[1]), ((BLUE, "in both"), (ORANGE, "in one only")))
-        partners = [recovered_boxes(each, truth) for each in pair]
-        found = [set(each.tolist()) - {-1} for each in partners]
-        gained, lost = found[1] - found[0], found[0] - found[1]
-        colours = [
-            [colour if place in special else RED if place < 0 and only else own for place, only in each]
-            for each, special, colour, own in (
-                (zip(partners[0], alone[0], strict=True), lost, PLUM, BLUE),
-                (zip(partners[1], alone[1], strict=True), gained, GREEN, ORANGE),
-            )
+            return Changes("")
+        found = [
+            set(recovered_boxes(sure_boxes(each, style.threshold), truth).tolist()) - {-1}
+            for each in (before, after)
         ]
-        false = [each.count(RED) for each in colours]
+        gained, lost = found[1] - found[0], found[0] - found[1]
+        boxes = [
+            (truth.boxes[place], colour)
+            for places, colour in ((lost, LOST), (gained, GAINED))
+            for place in sorted(places)
+        ]
         return Changes(
-            f"of {len(truth.scores)} annotated objects {len(gained)} gained and {len(lost)} lost; "
-            f"{false[0]} false boxes of the baseline gone, {false[1]} new",
-            colours=(colours[0], colours[1]),
-            legend=(
-                (GREEN, "truth (dashed), or recovered by the method alone"),
-                (PLUM, "recovered by the baseline alone"),
-                (RED, "false, in one only"),
-                (BLUE, "other, baseline"),
-                (ORANGE, "other, method"),
-            ),
+            f"of {len(truth.scores)} objects {len(found[0])} are found before and {len(found[1])} after",
+            boxes=boxes,
+            legend=((GAINED, f"gained {len(gained)}"), (LOST, f"lost {len(lost)}")),
         )
 
     def files(self, prediction: Detection, image: Path, name: str, classes: Classes) -> dict[str, bytes]:
@@ -286,6 +256,13 @@ class DetectionTask(Task[Detection, Instances]):
         )
 
 
+def _with_sizes(corners: NDArray[Any]) -> NDArray[np.float64]:
+    """Boxes of left, top, right, bottom as left, top, width, height."""
+    boxes = corners.astype(np.float64)
+    boxes[:, 2:] -= boxes[:, :2]
+    return boxes
+
+
 def _annotated(boxes: NDArray[Any], labels: NDArray[np.int64]) -> Detection:
     """Boxes of left, top, width, height as a detection; truth has no scores."""
     corners = np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], axis=1)
@@ -318,28 +295,6 @@ def recovered_boxes(
             partner[index] = best
             shared[:, best] = -1
     return partner
-
-
-def unmatched_boxes(found: Detection, other: Detection) -> NDArray[np.bool_]:  # → (n,)
-    """Which boxes have no counterpart of the same class in the other prediction."""
-    if not len(other.scores):
-        return np.ones(len(found.scores), dtype=np.bool_)
-    same = found.labels[:, None] == other.labels[None]
-    alone: NDArray[np.bool_] = ~((box_iou(found.boxes, other.boxes) >= PICTURE_OVERLAP) & same).any(axis=1)
-    return alone
-
-
-def ap_by_class(ranked: RankedMatches, categories: Categories, members: NDArray[np.int64]) -> ClassScores:
-    """What `Task.class_scores` returns, from ranked matches."""
-    by_category = ranked.by_category(members, len(categories.ids))
-    scores = by_category[0][np.argsort(np.argsort(categories.ids))]
-    return ClassScores(scores, ~np.isnan(scores), mean_of_known(by_category)[1:])
-
-
-def ap_metrics(found: ApResult) -> dict[str, float]:
-    """COCO's six numbers by their names."""
-    values = (found.ap, found.ap50, found.ap75, found.small, found.medium, found.large)
-    return dict(zip(AP_METRICS, values, strict=True))
 
 
 def image_identity(image: Path) -> int | str:

@@ -17,27 +17,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import refuse_many_tokens
-from gramloop.models.dino import load_any_backbone
 from gramloop.models.tiny import TINY_SHORT_SIDE, load_tiny
 from gramloop.replay.attach import attached
-from gramloop.replay.config import ReplayConfig, ReplaySettings, route
-from gramloop.replay.cost import Cost, extra_blocks
-from gramloop.replay.vit import find_vit
-from gramloop.tasks.images import (
-    RGB,
-    WEB,
-    Normalisation,
-    normalisation_of,
-    resize_short_side,
-    short_side_size,
-    to_tensor,
-)
+from gramloop.replay.config import Cost, ReplayConfig, ReplaySettings, extra_blocks, route
+from gramloop.tasks.images import RGB, resize_short_side, to_tensor
 from gramloop.tasks.predictor import AnyPredictor, check_replay, per_patch
-from gramloop.tasks.transformers_models import load_transformers_vit, read_config, stored_normalisation
 
 _NOTHING = "nothing was replayed in this image, so there is nothing to diagnose"
-SHORT_SIDE = 512  # enough patches to see something, and minutes less than the tasks' own sizes on a CPU
 
 
 @dataclass(frozen=True)
@@ -121,12 +107,8 @@ def diagnose(
             raise GramLoopError("a replay of 0 passes has nothing to diagnose; replays must be at least 1")
         with torch.no_grad():
             call(pixels)
-    if len(loop.traces) != 1:
-        raise GramLoopError(
-            f"the model saw {len(loop.traces)} inputs in its last pass; a diagnosis is of one image at one size"
-        )
-    trace = loop.traces[0]
-    if not trace.drift:
+    trace = loop.trace
+    if trace is None or not trace.drift:
         raise GramLoopError(_NOTHING)
     if trace.drift[0].shape[0] != 1:
         raise GramLoopError(f"{trace.drift[0].shape[0]} images were given; a diagnosis is of one image")
@@ -179,49 +161,17 @@ def diagnose_with(predictor: AnyPredictor, replay: ReplayConfig) -> DiagnoseImag
 def diagnose_with_embedded(
     folder: Path | str, replay: ReplayConfig, device: torch.device, short_side: int | None = None
 ) -> DiagnoseImage:
-    """With the embedded model, or one in its format, which sees the whole image."""
+    """With the embedded model, or one in its format, which sees the whole image, its long side rounded to patches."""
     model = load_tiny(folder, device)
-    return _whole_image(model, model.features, replay, WEB, short_side or TINY_SHORT_SIDE)
-
-
-def diagnose_with_backbone(
-    path: Path, replay: ReplayConfig, device: torch.device, short_side: int | None = None
-) -> DiagnoseImage:
-    """With a backbone's file, or a folder that transformers can open; it sees the whole image."""
-    run: Callable[[Tensor], object]
-    if (path / "config.json").is_file() and read_config(path).get("model_type") != "dinov3_vit":
-        model = load_transformers_vit(path).to(device)
-        run = lambda pixels: model(pixel_values=pixels)  # noqa: E731
-    else:
-        backbone = load_any_backbone(path, device=device)
-        model, last = backbone, [backbone.shape.depth - 1]
-        run = lambda pixels: backbone(pixels, last)  # noqa: E731
-    return _whole_image(model, run, replay, normalisation_of(path, stored_normalisation(path)), short_side)
-
-
-def _whole_image(
-    model: nn.Module,
-    run: Callable[[Tensor], object],
-    replay: ReplayConfig,
-    normalisation: Normalisation,
-    short_side: int | None,
-) -> DiagnoseImage:
-    """The whole image at once, its long side rounded to patches."""
-    host = find_vit(model)
-    route(replay, host.depth)
-    patch = 16 if host.patch_embedding is None else int(host.patch_embedding.stride[0])
-    short = SHORT_SIDE - SHORT_SIDE % patch if short_side is None else short_side
+    patch, short = model.backbone.shape.patch, short_side or TINY_SHORT_SIDE
+    route(replay, model.backbone.shape.depth)
     if short < patch or short % patch:
         raise GramLoopError(
             f"the short side is {short}; it is a multiple of the patches' side, {patch}, such as {8 * patch}"
         )
-    device = next(model.parameters()).device
 
     def diagnose_image(pixels: RGB) -> tuple[RGB, Diagnosis]:
-        height, width = pixels.shape[:2]
-        rows, columns = (each // patch for each in short_side_size(height, width, short, multiple=patch))
-        refuse_many_tokens(rows, columns, f"an image of {width} x {height} at a short side of {short}")
         seen = resize_short_side(pixels, short, multiple=patch)
-        return seen, diagnose(model, to_tensor(seen, normalisation).to(device), replay, run=run)
+        return seen, diagnose(model, to_tensor(seen).to(device), replay, run=model.features)
 
     return diagnose_image

@@ -29,10 +29,10 @@ from torch import Tensor, nn
 from gramloop.errors import GramLoopError, user_code
 from gramloop.tasks.custom import FunctionPredictor, ModulePredictor, find_make
 from gramloop.tasks.images import RGB
-from gramloop.tasks.panoptic import Panoptic, PanopticTask
 from gramloop.tasks.prediction import Prediction
-from gramloop.tasks.predictor import AnyPredictor, before_renumbering, name_of
-from gramloop.util.checksums import file_digest
+from gramloop.tasks.predictor import AnyPredictor, name_of
+from gramloop.tasks.segments import Panoptic, PanopticTask
+from gramloop.util.files import file_digest
 
 Content = dict[str, str]  # digests, by what they are of
 
@@ -99,8 +99,7 @@ def identify(
                 f"the version {version!r} belongs to a model of your own code; other weights are known"
             )
         return {}, None
-    plain = before_renumbering(predictor)
-    seen, content = observe_twice(plain, size, device, lambda: user_content(files, plain))
+    seen, content = observe_twice(predictor, size, device, lambda: user_content(files, predictor))
     return ({"version": version}, replace(seen, varying=())) if version else (content, seen)
 
 
@@ -112,11 +111,12 @@ def check_identity(
     seen: Behaviour,
 ) -> str:
     """What differs in a loaded model from its planned ``content`` and behaviour; empty where it is the same."""
-    plain = before_renumbering(predictor)
-    now = observe(plain, seen.size, device)
+    now = observe(predictor, seen.size, device)
     if "version" not in content:
         found = {
-            name: digest for name, digest in user_content(files, plain).items() if name not in seen.varying
+            name: digest
+            for name, digest in user_content(files, predictor).items()
+            if name not in seen.varying
         }
         if changed := first_change(content, found):
             return changed

@@ -47,9 +47,9 @@ WEB = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # models trai
 SATELLITE = Normalisation((0.430, 0.411, 0.296), (0.213, 0.156, 0.143))  # models trained on SAT-493M
 
 
-def normalisation_of(weights: str | Path, otherwise: Normalisation = WEB) -> Normalisation:
+def normalisation_of(weights: str | Path) -> Normalisation:
     """The normalisation that a backbone was trained with; files of satellite models have ``sat493m`` in their name."""
-    return SATELLITE if "sat493m" in str(Path(weights).absolute()) else otherwise
+    return SATELLITE if "sat493m" in str(Path(weights).absolute()) else WEB
 
 
 def read_image(source: ImageLike) -> RGB:
@@ -183,6 +183,7 @@ def _to_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
     return np.rint(values * (255 / top)).astype(np.uint8)
 
 
+_LABELS = ("annotations", "labels", "masks", "depth")  # folders next to images
 SUFFIXES = frozenset(
     [".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"]
 )
@@ -247,3 +248,10 @@ def _refuse_clashes(files: Iterable[ImageFile]) -> None:
                 f"{other.path} and {file.path} would both be written as {file.target}.*; "
                 "give them different output folders"
             )
+
+
+def has_photographs_alone(folder: Path) -> bool:
+    """Whether a folder holds images and nothing that could be labels or a list of them."""
+    endings = {path.suffix.lower() for path in folder.glob("*") if path.is_file()}
+    labelled = endings & {".txt", ".json", ".csv"} or any((folder / name).is_dir() for name in _LABELS)
+    return bool(endings & SUFFIXES) and not labelled

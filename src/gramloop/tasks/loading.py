@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -13,26 +12,20 @@ import torch
 
 from gramloop.data.records import TaskName as Task
 from gramloop.errors import GramLoopError, did_you_mean, then
-from gramloop.models.backbone import TappedViT
+from gramloop.models.backbone import Backbone, LinearHead, LinearSegmentor
+from gramloop.models.checkpoint import HEAD_NAMES, HeadKind, head_classes, head_kind
 from gramloop.models.depther import load_depther
 from gramloop.models.detector import load_windowed_detector
-from gramloop.models.dino import load_any_backbone
-from gramloop.models.heads import HEAD_NAMES, HeadKind, LinearHead, LinearSegmentor, head_classes, head_kind
+from gramloop.models.dino import load_backbone
 from gramloop.models.mask2former import load_segmentor
 from gramloop.models.pmt import load_pmt, trained_side
 from gramloop.models.tiny import TINY_SHORT_SIDE, WEIGHTS, load_tiny, load_tiny_depth
 from gramloop.tasks.class_names import COCO, COCO_PANOPTIC
 from gramloop.tasks.depth import DepthConfig, DepthEstimator, DptDepthConfig, DptDepthEstimator
-from gramloop.tasks.detectors import DenseDetector, DetectConfig, Detector
 from gramloop.tasks.graphs import RUNTIMES, graph_files, is_dinov3_graph
 from gramloop.tasks.images import WEB, normalisation_of
-from gramloop.tasks.mask_segmenters import (
-    InstanceConfig,
-    InstanceSegmenter,
-    PanopticConfig,
-    PanopticSegmenter,
-)
-from gramloop.tasks.predictor import AnyPredictor, numbered_as
+from gramloop.tasks.predictor import AnyPredictor
+from gramloop.tasks.released import DenseDetector, DetectConfig, Detector, QueryConfig, QuerySegmenter
 from gramloop.tasks.semantic import SegmentConfig, Segmenter
 
 Files = Mapping[str, str] | Mapping[str, Path]
@@ -41,7 +34,6 @@ WeightPrecision = Literal["float32", "bfloat16"]  # of a backbone's weights; hea
 Config = TypeVar("Config")
 INPUT_SIZE = "input size"  # of a head, where the name of its folder decides it
 TRUSTED = "trusted code"  # the entry of a transformers folder's files that lets its own code run
-GROUP = "gramloop.models"
 FORMS = (
     ("tiny", "the embedded model, or a folder like it"),
     ("hf:FOLDER", "any dense model that transformers saved; hf:NAME downloads it from the hub"),
@@ -75,7 +67,7 @@ def open_model(
     """A predictor, frozen and in evaluation mode.
 
     Args:
-        spec: "tiny", "hf:FOLDER", "model.onnx", "my_models.py:make", "package.module:make", or a name of `offered`.
+        spec: "tiny", "hf:FOLDER", "model.onnx", "my_models.py:make", or "package.module:make".
         task: what is predicted; needed only where a model has several tasks, as the embedded one.
         sizes: how images are resized and cut, where that can be chosen.
         device: where it runs.
@@ -89,7 +81,6 @@ def load_predictor(
     files: Files,
     sizes: Sizes | None = None,
     device: torch.device | str = "cpu",
-    verify: bool = False,
     dtype: WeightPrecision = "float32",
 ) -> AnyPredictor:
     """A predictor with its model frozen and in evaluation mode.
@@ -102,7 +93,6 @@ def load_predictor(
             in memory.
         sizes: how images are resized and cut, where it differs from the default.
         device: where it runs. On "meta" no weight is read: the predictor describes itself, but cannot predict.
-        verify: compare weights with the sha256 in the names of their files.
         dtype: of the backbone's weights; bfloat16 halves their memory and rounds.
     """
     check_precision(dtype)
@@ -110,7 +100,7 @@ def load_predictor(
     if kind == "tiny":
         return _load_embedded(files["folder"], task, given, device, precision)
     if kind == "files":
-        common: dict[str, Any] = {"dtype": precision, "device": device, "verify": verify}
+        common: dict[str, Any] = {"dtype": precision, "device": device}
         predictor: AnyPredictor = load_head(files.get("backbone"), files["head"], task, **common, **given)
         return predictor
     name = next(iter(files.values()))
@@ -137,22 +127,6 @@ def load_predictor(
     from gramloop.tasks.custom import load_user_model
 
     return load_user_model(str(files["make"]), task, device)
-
-
-def load_numbered(
-    task: Task,
-    files: Files,
-    sizes: Sizes | None,
-    device: torch.device | str,
-    categories: Mapping[int, str],
-    dtype: WeightPrecision = "float32",
-) -> AnyPredictor:
-    """A predictor as `load_predictor` gives it, whose classes are numbered as in a data set.
-
-    Models from transformers and of the user bring names; the released heads count as their data sets do.
-    """
-    predictor = load_predictor(task, files, sizes, device, dtype=dtype)
-    return predictor if kind_of(files) in ("tiny", "files") else numbered_as(predictor, categories)
 
 
 def kind_of(files: Files) -> str:
@@ -192,13 +166,12 @@ def _load_embedded(
 
 
 def load_head(
-    backbone: str | Path | TappedViT | None,
+    backbone: str | Path | Backbone | None,
     head: str | Path,
     task: Task | None = None,
     *,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
-    verify: bool = False,
     **sizes: object,
 ) -> Any:
     """A predictor from a backbone and a head of Mask2Former, Plain-DETR, DPT, PMT, or a linear one, known by its names.
@@ -209,12 +182,11 @@ def load_head(
         task: what is predicted, where the head has several tasks; by default what it was trained for.
         dtype: of the backbone's weights.
         device: where it runs.
-        verify: compare weights with the sha256 in the names of their files.
-        sizes: how images are resized and cut: settings of `SegmentConfig`, `DetectConfig`, `DptDepthConfig`,
-            `PanopticConfig` or `InstanceConfig`.
+        sizes: how images are resized and cut: settings of `SegmentConfig`, `DetectConfig`, `DptDepthConfig`
+            or `QueryConfig`.
     """
     kind, task = head_kind(head), head_task(head, task)
-    common: dict[str, Any] = {"dtype": dtype, "device": device, "verify": verify}
+    common: dict[str, Any] = {"dtype": dtype, "device": device}
     if backbone is None and kind in ("pmt", "depther", "linear"):
         raise GramLoopError(f"{head} is a head alone; its backbone must be given too")
     normalisation = normalisation_of(backbone) if isinstance(backbone, str | Path) else WEB
@@ -224,11 +196,11 @@ def load_head(
             detector = load_windowed_detector(head, given, **common)
             return Detector(detector, config_of(DetectConfig, sizes), normalisation)
         if kind == "depther":
-            depther = load_depther(given, head, **common)
-            return DptDepthEstimator(depther, config_of(DptDepthConfig, sizes), normalisation)
+            loaded = load_depther(given, head, **common)
+            return DptDepthEstimator(*loaded, config_of(DptDepthConfig, sizes), normalisation)
         if kind == "pmt":
             return _load_pmt(given, head, task, sizes, common)
-        vit: Any = load_any_backbone(given, **common) if isinstance(given, str | Path) else given
+        vit: Any = load_backbone(given, **common) if isinstance(given, str | Path) else given
         if kind == "mask2former":
             model: Any = load_segmentor(head, vit, **common)
         else:
@@ -244,10 +216,8 @@ def _load_pmt(backbone: Any, head: str | Path, task: Task, sizes: Sizes, common:
     """PMT's heads see images in squares of the side in the name of their folder."""
     side, model = trained_side(head), load_pmt(head, backbone, **common)
     usual: dict[str, object] = {"side": side} if side else {}
-    if task == "panoptic":
-        return PanopticSegmenter(model, config_of(PanopticConfig, {**usual, **sizes}))
-    if task == "instance":
-        return InstanceSegmenter(model, config_of(InstanceConfig, {**usual, **sizes}))
+    if task in ("panoptic", "instance"):
+        return QuerySegmenter(model, task, config_of(QueryConfig, {**usual, **sizes}))
     shown = config_of(SegmentConfig, {"mode": "even", "short_side": side or 512, **sizes})
     known = {len(COCO_PANOPTIC): COCO_PANOPTIC, len(COCO): COCO}.get(model.classes, {})
     return Segmenter(model, shown, names=dict(enumerate(known.values())) or None)
@@ -314,29 +284,22 @@ def model_files(spec: str, trust_remote_code: bool = False) -> dict[str, str]:
     if Path(spec).suffix.lower() in RUNTIMES:
         found = graph_files(Path(spec).expanduser().resolve())
         return {name: str(path) for name, path in found.items()}
-    if spec in offered():
-        return {"make": offered()[spec].value}
     place, colon, name = spec.rpartition(":")
     if not colon:
         return {"folder": str(_tiny_folder(spec))}
     return {"make": f"{Path(place).expanduser().resolve()}:{name}" if place.endswith(".py") else spec}
 
 
-def offered() -> dict[str, EntryPoint]:
-    """Models that installed packages offer, by name."""
-    return {entry.name: entry for entry in entry_points(group=GROUP)}
-
-
 def _tiny_folder(spec: str) -> Path:
-    path, known = Path(spec).expanduser(), ["tiny", *offered()]
+    path = Path(spec).expanduser()
     if (path / "config.json").is_file():
         raise GramLoopError(f"{spec} is a transformers folder; write --model hf:{spec}")
     if path.suffix == ".py" and path.is_file():
         raise GramLoopError(f"{spec} is a Python file; name its function too, as in --model {spec}:make")
     if not path.exists() and "/" not in spec:
         forms = "folders, hf:FOLDER, FILE.onnx, FILE.py:make and package.module:make"
-        wrong = f"there is no model {spec!r}{did_you_mean(spec, known)}"
-        raise GramLoopError(then(wrong, f"there are {', '.join(known)}, {forms}"))
+        wrong = f"there is no model {spec!r}{did_you_mean(spec, ['tiny'])}"
+        raise GramLoopError(then(wrong, f"there are tiny, {forms}"))
     return path.resolve()
 
 

@@ -20,14 +20,12 @@ from torch import Tensor, nn
 
 from gramloop.data.records import TaskName as Task
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import Tap, TappedViT, refuse_many_tokens
+from gramloop.models.backbone import Backbone, Tap, refuse_many_tokens
 from gramloop.replay.attach import Loop, attached
-from gramloop.replay.config import ReplayConfig, Route, route
-from gramloop.replay.cost import Cost, extra_blocks
+from gramloop.replay.config import Cost, ReplayConfig, Route, extra_blocks, route
+from gramloop.replay.gram import Trace
 from gramloop.replay.guards import check_reach
-from gramloop.replay.trace import Trace
 from gramloop.replay.vit import ViT, find_vit
-from gramloop.tasks.base import task_of
 from gramloop.tasks.class_names import Classes
 from gramloop.tasks.images import RGB, WEB, ImageLike, Normalisation, read_image
 from gramloop.tasks.prediction import Pair, Prediction, PredictionT, PredictionT_co, ReplayMaps
@@ -42,7 +40,7 @@ class Predictor(Protocol[PredictionT_co]):
     """What can be evaluated and tuned: ``predict``, and what there is to know about it.
 
     One that can be given several images of one size at once has ``predict_batch``, too, which takes a list of them and
-    what ``predict`` takes, and may have ``check_batch()``, which raises where that is not possible.
+    what ``predict`` takes.
     """
 
     @property
@@ -92,16 +90,6 @@ def name_of(predictor: object) -> str:
     return str(getattr(predictor, "name", type(predictor).__name__))
 
 
-def check_predictor(given: object) -> None:
-    """Refuse what is no `Predictor`, and say what it lacks."""
-    if not isinstance(given, Predictor):
-        parts = ("predict", "task", "classes", "blocks", "host", "taps", "cost")
-        lacking = ", ".join(name for name in parts if not hasattr(given, name))
-        raise GramLoopError(
-            f"{type(given).__name__} is no predictor as gramloop.tasks.Predictor says; it lacks {lacking}"
-        )
-
-
 def check_replay(predictor: AnyPredictor, replay: ReplayConfig) -> Route:
     """The replay's place among the predictor's blocks; refuses one that has none."""
     if not predictor.blocks:
@@ -113,11 +101,9 @@ def check_replay(predictor: AnyPredictor, replay: ReplayConfig) -> Route:
     return route(replay, len(predictor.blocks))
 
 
-def check_batch(predictor: object) -> None:
-    """Refuse several images at once where a predictor cannot take them."""
-    if not hasattr(predictor, "predict_batch"):
-        raise GramLoopError(f"{name_of(predictor)} predicts one image at a time; leave out --batch")
-    getattr(predictor, "check_batch", lambda: None)()
+def takes_batches(predictor: object) -> bool:
+    """Whether a predictor takes several images at once."""
+    return hasattr(predictor, "predict_batch") and bool(getattr(predictor, "batches", True))
 
 
 def predict_each(
@@ -125,13 +111,12 @@ def predict_each(
 ) -> list[list[Prediction]]:
     """For each image of one size the baseline version, if paired, and the last one; several are predicted together."""
     found: Sequence[Any]
-    if len(images) == 1:
-        pair: Any = paired
-        found = [predictor.predict(images[0], replay, paired=pair, trace=trace)]
-    else:
-        check_batch(predictor)
+    if len(images) > 1 and takes_batches(predictor):
         found = predictor.predict_batch(images, replay, paired, trace=trace)  # type: ignore[attr-defined]
-    return [[one.ordinary, one.replayed] if paired else [one] for one in found]
+    else:
+        pair: Any = paired
+        found = [predictor.predict(each, replay, paired=pair, trace=trace) for each in images]
+    return [[one.baseline, one.replayed] if paired else [one] for one in found]
 
 
 def wants_trace(replay: ReplayConfig, trace: Tracing) -> bool:
@@ -142,7 +127,7 @@ def wants_trace(replay: ReplayConfig, trace: Tracing) -> bool:
 class BasePredictor(Generic[PredictionT]):
     """``predict`` and ``predict_batch`` of every predictor here: subclasses define ``_batch_versions``."""
 
-    batches = True  # whether it takes several images at once
+    batches = True  # whether several images at once are faster
     pads = False  # whether these may be of several sizes
 
     @overload
@@ -191,7 +176,6 @@ class BasePredictor(Generic[PredictionT]):
 
         They have one size, except for predictors that pad.
         """
-        self.check_batch()
         self._check_pair(replay, paired)
         pixels = [read_image(image) for image in images]
         sizes = {(each.shape[0], each.shape[1]) for each in pixels}
@@ -200,11 +184,6 @@ class BasePredictor(Generic[PredictionT]):
             raise GramLoopError(f"images of a batch have one size, not {listed}")
         found = self._batch_versions(pixels, replay, paired, trace) if pixels else []
         return [Pair(*versions) for versions in found] if paired else [versions[-1] for versions in found]
-
-    def check_batch(self) -> None:
-        """Refuse several images at once, where this model cannot take them."""
-        if not self.batches:
-            raise GramLoopError(f"{name_of(self)} predicts one image at a time; leave out --batch")
 
     def _check_pair(self, replay: MaybeReplay, paired: bool) -> None:
         if paired and replay is None:
@@ -225,7 +204,7 @@ class ViTPredictor(BasePredictor[PredictionT]):
     size_setting = "short_side"  # of the configuration; empty where the size of the input cannot be set
 
     def __init__(
-        self, backbone: TappedViT, taps: Sequence[int], classes: Classes, normalisation: Normalisation = WEB
+        self, backbone: Backbone, taps: Sequence[int], classes: Classes, normalisation: Normalisation = WEB
     ) -> None:
         self.backbone, self.taps, self.classes = backbone, tuple(taps), classes
         self.normalisation = normalisation
@@ -349,81 +328,35 @@ class ViTPredictor(BasePredictor[PredictionT]):
         ]
 
 
-class WrappedPredictor(BasePredictor[Prediction]):
-    """A predictor around another; it takes several images at once where the other does."""
-
-    def __init__(self, predictor: AnyPredictor, classes: Classes) -> None:
-        self.predictor, self.classes = predictor, classes
-        self.task: Task = predictor.task
-        self.blocks, self.host, self.taps = predictor.blocks, predictor.host, predictor.taps
-
-    def cost(self, replay: MaybeReplay = None, paired: bool = False) -> Cost:
-        """Blocks executed per view of an image."""
-        return self.predictor.cost(replay, paired)
-
-    def check_batch(self) -> None:
-        """Refuse several images at once where the other predictor cannot take them."""
-        check_batch(self.predictor)
-
-
-class Renumbered(WrappedPredictor):
-    """A predictor whose classes have other numbers; boxes, masks and segments of classes that have none are left out."""
-
-    def __init__(self, predictor: AnyPredictor, numbers: Mapping[int, int]) -> None:
-        """``numbers``: the new one for each number that the predictor gives."""
-        super().__init__(predictor, {new: predictor.classes[old] for old, new in numbers.items()})
-        self._numbers = numbers
-
-    def _batch_versions(
-        self, pixels: Sequence[RGB], replay: MaybeReplay, paired: bool, trace: Tracing
-    ) -> list[list[Prediction]]:
-        found = predict_each(self.predictor, pixels, replay, paired, trace)
-        return [[self.renumbered(each) for each in versions] for versions in found]
-
-    def renumbered(self, found: Prediction) -> Prediction:
-        """A prediction of the predictor with the other numbers."""
-        changed: Prediction = task_of(found).renumber(found, self._numbers)
-        return changed
-
-
-def before_renumbering(predictor: AnyPredictor) -> AnyPredictor:
-    """The predictor whose classes have the model's own numbers."""
-    return before_renumbering(predictor.predictor) if isinstance(predictor, Renumbered) else predictor
-
-
-def numbered_as(predictor: AnyPredictor, categories: Mapping[int, str]) -> AnyPredictor:
-    """The predictor with the numbers that a data set has for the same names.
+def class_numbers(classes: Classes, categories: Mapping[int, str]) -> dict[int, int]:
+    """The numbers that a data set has for a model's classes of the same names; nothing where they are the same.
 
     Where no name is known to both, numbers are taken as they are. Where some are, and their numbers differ, the first
     name that the model lacks is named.
     """
     known = {
-        _plain(name): number
-        for number, name in predictor.classes.items()
-        if name and not _PLACEHOLDER.fullmatch(name)
+        _plain(name): number for number, name in classes.items() if name and not _PLACEHOLDER.fullmatch(name)
     }
     listed = {_plain(name): number for number, name in categories.items()}
     shared = [name for name in listed if name in known]
     if all(known[name] == listed[name] for name in shared):
-        return predictor
+        return {}
     if missing := [name for name in listed if name not in known]:
         raise GramLoopError(
             f"the set lists {missing[0]!r}, which the model has no class for, although it knows {shared[0]!r} by another "
             f"number, {known[shared[0]]}; name the classes of both alike"
         )
-    return Renumbered(predictor, {known[name]: listed[name] for name in shared})
+    return {known[name]: listed[name] for name in shared}
 
 
 def _plain(name: str) -> str:
     return re.sub(r"[\s_-]+", " ", name.strip().casefold())
 
 
-def trace_kinds(trace: Trace) -> dict[str, Tensor]:
-    """The maps (B, K, h, w) of one view by kind; post_drift, where it was measured, has K = 1."""
-    kinds = {"drift": trace.drift, "gate": trace.gate}
-    if trace.post_drift is not None:
-        kinds["post_drift"] = [trace.post_drift]
-    return {kind: torch.stack(maps, dim=1).float().cpu() for kind, maps in kinds.items()}
+def stacked_maps(trace: Trace) -> Tensor:
+    """The maps of a forward in the order of `ReplayMaps`, (B, 2K or 2K + 1, h, w)."""
+    accepted = [] if trace.post_drift is None else [trace.post_drift]
+    return torch.stack([*trace.drift, *trace.gate, *accepted], dim=1).float().cpu()
 
 
 def replay_maps(
@@ -439,19 +372,10 @@ def replay_maps(
     """
     if loop is None or loop.trace is None or not loop.trace.drift:
         return [None] * images
-    kinds = trace_kinds(loop.trace)
+    maps = stacked_maps(loop.trace)
     if size:
-        kinds = {kind: F.interpolate(maps, (size[0], size[1])) for kind, maps in kinds.items()}
-    return [
-        maps_by_kind({kind: maps[number].numpy() for kind, maps in kinds.items()}, cell)
-        for number in range(images)
-    ]
-
-
-def maps_by_kind(kinds: Mapping[str, NDArray[np.float32]], cell: int = 1) -> ReplayMaps:
-    """From maps (K, h, w) by kind: drift, gate and, where it was measured, post_drift (1, h, w)."""
-    post = kinds["post_drift"][0] if "post_drift" in kinds else None
-    return ReplayMaps(kinds["drift"], kinds["gate"], post, cell)
+        maps = F.interpolate(maps, (size[0], size[1]))
+    return [ReplayMaps(each.numpy(), cell) for each in maps]
 
 
 def per_patch(

@@ -8,7 +8,6 @@ flipped or rescaled.
 from __future__ import annotations
 
 import io
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from gramloop.data.truth import PixelLabels
 from gramloop.errors import GramLoopError
 from gramloop.metrics.bootstrap import Score, miou_score
 from gramloop.metrics.segmentation import class_iou, count_pixels, mean_iou
-from gramloop.models.heads import SegmentationModel
+from gramloop.models.backbone import SegmentationModel
 from gramloop.replay.attach import Loop
 from gramloop.shifts.geometry import warp_labels
 from gramloop.tasks.base import Categories, ClassScores, Row, Rows, Task
@@ -37,8 +36,9 @@ from gramloop.tasks.prediction import (
     Changes,
     DrawStyle,
     Prediction,
+    ReplayMaps,
 )
-from gramloop.tasks.predictor import ViTPredictor, maps_by_kind, trace_kinds
+from gramloop.tasks.predictor import ViTPredictor, stacked_maps
 from gramloop.util.plotting import GAINED, LOST, paint_classes, photograph, shrunk
 
 if TYPE_CHECKING:
@@ -99,40 +99,30 @@ class SemanticTask(Task[Segmentation, PixelLabels]):
     def scorer(self, rows: Rows, categories: Categories) -> Score:
         return miou_score(self._counts(rows))
 
-    def class_scores(self, rows: Rows, categories: Categories, members: NDArray[np.int64]) -> ClassScores:
-        sums = np.tensordot(members, self._counts(rows), axes=1)  # (1 + subsets, 3, classes)
-        return ClassScores(class_iou(sums[0]), sums[0, 2] > 0, np.asarray(mean_iou(sums))[1:])
-
-    def image_score(self, row: Row) -> float:
-        counts = np.stack([row[name] for name in self.columns])
-        present = counts[2] > 0  # of all classes, a few stray pixels of another one would decide
-        return float(mean_iou(counts[:, present])) if present.any() else float("nan")
+    def class_scores(self, rows: Rows, categories: Categories) -> ClassScores:
+        counts = self._counts(rows).sum(axis=0)  # (3, classes)
+        return ClassScores(class_iou(counts), counts[2] > 0)
 
     def _counts(self, rows: Rows) -> NDArray[np.int64]:  # → (images, 3, classes)
         return np.stack([rows.matrix(name) for name in self.columns], axis=1)
 
     def encode(self, prediction: Segmentation) -> Row:
-        return {"picture": labels_png(prediction.labels)}
+        labels = prediction.labels
+        return {"picture": labels_png(np.where(labels == NO_CLASS, UNSCORED, labels))}
 
-    def encode_truth(self, truth: PixelLabels) -> Row:
-        return {"picture": labels_png(truth.indices.astype(np.int32))}
-
-    def stored_truth(self, row: Row, column: str) -> PixelLabels:
-        return PixelLabels(read_picture(row[column]).astype(np.uint16), UNSCORED)
+    def decode(self, row: Row, column: str = "picture") -> Segmentation | None:
+        if row.get(column) is None:
+            return None
+        return self.as_prediction(PixelLabels(read_picture(row[column]).astype(np.uint16), UNSCORED))
 
     def as_prediction(self, truth: PixelLabels) -> Segmentation:
         labels = np.where(truth.indices == truth.ignored, NO_CLASS, truth.indices.astype(np.int32))
         return Segmentation(labels.astype(np.int32))
 
-    def size(self, prediction: Segmentation, image: Sequence[int] | None = None) -> tuple[int, int]:
-        return prediction.labels.shape
-
     def class_map(self, prediction: Segmentation, threshold: float) -> NDArray[np.int32]:
         return prediction.labels
 
-    def draw(
-        self, axes: Axes, image: RGB, prediction: Segmentation, style: DrawStyle, colours: Sequence[str] = ()
-    ) -> None:
+    def draw(self, axes: Axes, image: RGB, prediction: Segmentation, style: DrawStyle) -> None:
         painted = paint_classes(shrunk(image), prediction.labels, style.colours, NO_CLASS)
         photograph(axes, painted, image.shape)
 
@@ -213,7 +203,6 @@ class SegmentConfig:
 
     mode: ``slide`` through overlapping crops, ``even`` through squares of the short side, as few as cover the long one,
         ``whole`` at once, the long side rounded to what the model can take.
-    batch: crops that are run together.
     scores: return the softmax over classes in addition to the labels.
     """
 
@@ -221,14 +210,13 @@ class SegmentConfig:
     short_side: int = 896
     crop: int = 896
     stride: int = 596
-    batch: int = 1
     scores: bool = False
 
     def __post_init__(self) -> None:
         if self.mode not in ("slide", "even", "whole"):
             raise GramLoopError(f"mode is 'slide', 'even' or 'whole', not {self.mode!r}")
-        if min(self.short_side, self.crop, self.stride, self.batch) < 1:
-            raise GramLoopError(f"sides, stride and batch must be positive, not {self}")
+        if min(self.short_side, self.crop, self.stride) < 1:
+            raise GramLoopError(f"sides and stride must be positive, not {self}")
         if self.mode == "slide" and not self.stride <= self.crop <= self.short_side:
             raise GramLoopError(
                 f"sliding needs stride <= crop <= short_side, not {self.stride}, {self.crop}, {self.short_side}"
@@ -335,44 +323,36 @@ class Segmenter(ViTPredictor[Segmentation]):
         crop = min(self.config.crop, side)
         return {"short_side": side, "crop": crop, "stride": min(self.config.stride, crop)}
 
-    def check_batch(self) -> None:
-        """Refuse several images at once where each is seen through windows: those of one image run together already."""
-        if self.config.mode != "whole":
-            raise GramLoopError(
-                "images that are seen through windows are predicted one at a time; segment them whole (--whole) to predict "
-                "several at once, or leave out --batch"
-            )
-
     def _forward(self, pixels: Sequence[RGB], loop: Loop | None, paired: bool) -> list[list[Segmentation]]:
         size, depth = (pixels[0].shape[0], pixels[0].shape[1]), self.backbone.shape.depth
         inputs = torch.cat([self.prepare(each) for each in pixels])
         (*baseline, last), maps, blocks = self._through_crops(inputs, loop, paired)
         return [
-            *([self._finish(each, size, depth, {}) for each in canvases] for canvases in baseline),
+            *([self._finish(each, size, depth) for each in canvases] for canvases in baseline),
             [self._finish(each, size, blocks, one) for each, one in zip(last, maps, strict=True)],
         ]
 
     def _through_crops(
         self, inputs: Tensor, loop: Loop | None, paired: bool
-    ) -> tuple[list[list[Canvas]], list[dict[str, Canvas]], int]:
+    ) -> tuple[list[list[Canvas]], list[Canvas | None], int]:
         """Mean scores of every image per version, the replay's maps of every image, and the blocks of a crop."""
         height, width = inputs.shape[-2:]
         versions = [[Canvas(height, width) for _ in inputs] for _ in range(1 + paired)]
-        maps: list[dict[str, Canvas]] = [defaultdict(lambda: Canvas(height, width)) for _ in inputs]
+        maps: list[Canvas | None] = [None for _ in inputs]
         executed = []
-        for crops in self._crops(height, width):
-            batch = torch.cat([crop.of(inputs) for crop in crops]).to(self.backbone.device)
-            places = [(crop, image) for crop in crops for image in range(len(inputs))]
+        for crop in self._crops(height, width):
+            batch = crop.of(inputs).to(self.backbone.device)
             for canvases, scores in zip(versions, self._scores(batch, loop, paired), strict=True):
-                for (crop, image), each in zip(places, scores, strict=True):
-                    canvases[image].add(crop, each)
+                for canvas, each in zip(canvases, scores, strict=True):
+                    canvas.add(crop, each)
             if loop is None:
                 continue
             executed.append(loop.blocks_executed)
-            measured = trace_kinds(loop.trace) if loop.trace is not None and loop.trace.drift else {}
-            for kind, values in measured.items():
-                for (crop, image), each in zip(places, values, strict=True):
-                    maps[image][kind].add(crop, F.interpolate(each[None], (crop.height, crop.width))[0])
+            if loop.trace is not None and loop.trace.drift:
+                measured = F.interpolate(stacked_maps(loop.trace), (crop.height, crop.width))
+                for image, each in enumerate(measured):
+                    canvas = maps[image] = maps[image] or Canvas(height, width)
+                    canvas.add(crop, each)
         blocks = round(sum(executed) / len(executed)) if executed else self.backbone.shape.depth
         return versions, maps, blocks
 
@@ -390,16 +370,13 @@ class Segmenter(ViTPredictor[Segmentation]):
             return config.short_side, config.short_side
         return short_side_size(height, width, config.short_side, multiple=self.model.granularity)
 
-    def _crops(self, height: int, width: int) -> list[list[Crop]]:
-        """The parts of an image that are seen together."""
-        config = self.config
-        if config.mode == "whole":
-            return [[Crop(0, 0, height, width)]]
-        if config.mode == "even":
-            crops = even_windows(height, width)
-        else:
-            crops = crop_grid(height, width, config.crop, config.stride)
-        return [crops[first : first + config.batch] for first in range(0, len(crops), config.batch)]
+    def _crops(self, height: int, width: int) -> list[Crop]:
+        """The parts of an image that are seen one after the other."""
+        if self.config.mode == "whole":
+            return [Crop(0, 0, height, width)]
+        if self.config.mode == "even":
+            return even_windows(height, width)
+        return crop_grid(height, width, self.config.crop, self.config.stride)
 
     def _scores(self, batch: Tensor, loop: Loop | None, paired: bool) -> Iterator[Tensor]:
         """Scores (B, classes, h, w) of the baseline version, if paired, and of the last one."""
@@ -413,11 +390,11 @@ class Segmenter(ViTPredictor[Segmentation]):
         yield model.scores(prior, taps, size, exact)
 
     def _finish(
-        self, canvas: Canvas, size: tuple[int, int], blocks: int, maps: Mapping[str, Canvas]
+        self, canvas: Canvas, size: tuple[int, int], blocks: int, maps: Canvas | None = None
     ) -> Segmentation:
-        mean, means = canvas.mean(), {kind: each.mean().numpy() for kind, each in maps.items()}
+        mean = canvas.mean()
         scores = _resize(mean, size).softmax(0).numpy() if self.config.scores else None
-        trace = maps_by_kind(means, self.backbone.shape.patch) if means else None
+        trace = None if maps is None else ReplayMaps(maps.mean().numpy(), self.backbone.shape.patch)
         return Segmentation(_labels(mean, size), scores, blocks=blocks, trace=trace)
 
 

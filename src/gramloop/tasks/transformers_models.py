@@ -28,11 +28,10 @@ from gramloop.models.checkpoint import refuse_unsound
 from gramloop.tasks.class_names import COCO, Classes
 from gramloop.tasks.custom import ModulePredictor, Postprocess, Preprocess, read_prediction, tensors_of
 from gramloop.tasks.depth import Depth
-from gramloop.tasks.images import MOST_PIXELS, RGB, WEB, Normalisation, short_side_size
-from gramloop.tasks.instance import InstanceMasks
-from gramloop.tasks.mask_segmenters import Masks, best_masks, join_segments
-from gramloop.tasks.panoptic import Panoptic
+from gramloop.tasks.images import MOST_PIXELS, RGB, short_side_size
 from gramloop.tasks.prediction import Prediction
+from gramloop.tasks.released import Masks, best_masks, join_segments
+from gramloop.tasks.segments import InstanceMasks, Panoptic
 from gramloop.tasks.semantic import Segmentation
 from gramloop.util.json_files import checked, read_json
 
@@ -264,7 +263,7 @@ def _opening(path: Path) -> Iterator[None]:
             raise
         if "ignore_mismatched_sizes" in str(error):
             raise GramLoopError(
-                f"{path} holds weights of other shapes than its config.json tells; both come from one save_pretrained"
+                f"{path} holds weights of other shapes than its config.json says; both come from one save_pretrained"
             ) from error
         words = re.sub(r"\s+", " ", str(error)).strip() or type(error).__name__
         first = re.split(r"(?<=[.!?]) ", words)[0]
@@ -298,36 +297,6 @@ def settle_missing(model: nn.Module, missing: Iterable[str], preprocess: Preproc
             f"{path} lacks {len(lacking)} of the model's weights, such as {lacking[0]}; its config.json and weights come "
             "from one save_pretrained of a whole model"
         )
-
-
-def load_transformers_vit(path: Path) -> nn.Module:
-    """The ViT in a folder of any family."""
-    from transformers import AutoModel
-
-    with _opening(path):
-        model, info = AutoModel.from_pretrained(
-            path, local_files_only=True, output_loading_info=True, trust_remote_code=False
-        )
-    if missing := sorted(name for name in info["missing_keys"] if "pooler" not in name):
-        raise GramLoopError(f"{path} lacks {len(missing)} of the model's weights, such as {missing[0]}")
-    refuse_unsound(model, path)
-    vit: nn.Module = getattr(model, "vision_model", model)  # the image half of a model of images and words
-    return vit.eval().requires_grad_(False)
-
-
-def stored_normalisation(path: Path) -> Normalisation:
-    """What a folder's image processor has; what DINO models were trained with where it has none."""
-    file, what = path / "preprocessor_config.json", "the configuration of an image processor"
-    if not file.is_file():
-        return WEB
-    found = checked(read_json(file, what), dict[str, Any], str(file), what)
-    mean, std = found.get("image_mean"), found.get("image_std")
-    if mean is None or std is None:
-        return WEB
-    return checked({"mean": mean, "std": std}, Normalisation, str(file), what)
-
-
-# the size of the input
 
 
 def _sides(processor: Any, of: str = "size") -> dict[str, int]:

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from gramloop.lazy import calls, lazy_names
 
 if TYPE_CHECKING:
+    from gramloop.tune.options import SearchOptions
     from gramloop.tune.result import Tuning
-    from gramloop.tune.schedule import SearchOptions
     from gramloop.tune.space import Space
     from gramloop.tune.tuning import tune
 else:

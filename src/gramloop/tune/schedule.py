@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from gramloop.data.suites import Condition
+from gramloop.data.suites import SHIFT_GROUPS, Condition
 from gramloop.errors import GramLoopError
 
 CLEAN = "clean"
@@ -31,8 +31,8 @@ MIN_PART_UNITS = 3  # images, or blocks of them, in each part
 
 CLEAN_TOLERANCE = 0.1  # points that clean images may lose
 ANY_CHANGE = 100.0  # points by which clean predictions may change where no label says what a change is worth
-ETA = 3  # a rung keeps one in so many
 FINALISTS = 3
+ETA = 3  # a rung keeps one in so many
 RUNGS_SHARE, DECIDE_SHARE = 0.4, 0.25  # of the budget; the verdict gets the rest, and what is left over
 JOINING = (3, 2)  # combinations that the second and the third rung have room for
 MIN_CELLS = 8  # that a candidate is measured on in the first rung
@@ -116,7 +116,7 @@ def split_data(
     Args:
         images: image ids by condition (``fog/3``, ``clean``), in the order in which they were taken.
         block: how many consecutive images belong together.
-        unseen: families to keep from the search; by default a third of them, by hash.
+        unseen: families, or groups of them, to keep from the search; by default a third of them, by hash.
         judge_on: a pattern of image ids such as ``drive7_*``; only the holdout sees these, and it sees no others.
         seed: another split of the same data.
     """
@@ -140,12 +140,16 @@ def _unseen(families: Sequence[str], unseen: Sequence[str] | None, seed: int) ->
     if unseen is None:
         ordered = sorted(families, key=lambda name: _hash(seed, "family", name))
         return ordered[: int(len(families) * UNSEEN_SHARE)]
-    for name in unseen:
-        if name not in families:
+    kept: list[str] = []
+    for name in unseen:  # a group stands for those of its shifts that are there
+        groups = [members[name] for members in SHIFT_GROUPS.values() if name in members]
+        found = [each for each in families if each == name or any(each in members for members in groups)]
+        if not found:
             raise GramLoopError(
                 f"there is no family {name!r} to keep from the search; there are {', '.join(families)}"
             )
-    return unseen
+        kept += found
+    return kept
 
 
 def _cut(
@@ -211,48 +215,6 @@ def _interleaved(
 
 def _hash(seed: int, kind: str, name: str) -> str:
     return hashlib.sha256(f"{seed}\t{kind}\t{name}".encode()).hexdigest()
-
-
-@dataclass(frozen=True)
-class SearchOptions:
-    """How candidates are compared.
-
-    Attributes:
-        clean_tolerance: points that clean images may lose, 0.1 by default. Without labels it is how far their predictions
-            may change, and by default anything may: a change need not be a loss.
-        confidence: of the decision that a candidate is better than nothing, over all finalists together.
-        max_cost: no candidate that takes more than so many baseline forwards; a block on twice the area counts twice.
-        finalists: candidates of the decision.
-        block: consecutive images that belong together, as frames of a video.
-        unseen: families kept from the search; a third of them by default.
-        seed: another split of the same data.
-        judge_on: a pattern of image ids, such as ``drive7_*``, that only the verdict sees; a part of all by default.
-        stacking: also try winners of different stages together.
-    """
-
-    clean_tolerance: float | None = None
-    confidence: float = 0.95
-    max_cost: float | None = None
-    finalists: int = FINALISTS
-    block: int = 1
-    unseen: tuple[str, ...] | None = None
-    seed: int = 0
-    judge_on: str | None = None
-    stacking: bool = True
-
-    def __post_init__(self) -> None:
-        tolerance = 0.0 if self.clean_tolerance is None else self.clean_tolerance
-        checks = (
-            (0.5 <= self.confidence < 1, f"confidence is {self.confidence}; it is 0.5 or more and below 1"),
-            (tolerance >= 0, f"clean_tolerance is {self.clean_tolerance}; it is 0 or more"),
-            (
-                self.max_cost is None or self.max_cost >= 1,
-                f"max_cost is {self.max_cost}; it is 1 baseline forward or more",
-            ),
-        )
-        for right, message in checks:
-            if not right:
-                raise GramLoopError(message)
 
 
 @dataclass(frozen=True)

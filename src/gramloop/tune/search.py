@@ -6,76 +6,38 @@ other images; the verdict measures the choice on images and families that decide
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.engines.local import Workers
+from gramloop.evaluate.engines import Workers
 from gramloop.evaluate.methods import BASELINE, Method
 from gramloop.evaluate.plan import Part, Unit, Workload
 from gramloop.evaluate.rows import MethodRows
 from gramloop.evaluate.runner import Missed
 from gramloop.evaluate.store import Store
-from gramloop.mitigations.mitigated import check_stack, stack_cost
-from gramloop.mitigations.stack import Stack, replay_alone, replay_of
-from gramloop.replay.config import ReplayConfig
-from gramloop.tasks.base import Row, Rows
-from gramloop.tasks.prediction import Prediction
-from gramloop.tasks.predictor import Predictor
-from gramloop.tune.gain import (
-    CandidateRow,
+from gramloop.mitigations.mitigated import check_stack
+from gramloop.mitigations.stack import Stack, stack_text
+from gramloop.tasks.base import Rows
+from gramloop.tune.evidence import (
     DecisionTest,
     GainEstimate,
+    HoldoutResult,
+    Measured,
     Scoring,
     estimate_gain,
+    judge,
     weigh_finalists,
 )
-from gramloop.tune.result import HoldoutResult, judge
+from gramloop.tune.planning import Search
 from gramloop.tune.schedule import (
-    ANY_CHANGE,
     CLEAN,
-    CLEAN_TOLERANCE,
-    Schedule,
+    Sample,
     SearchCell,
-    SearchOptions,
-    Split,
 )
-from gramloop.tune.space import NO_EXTRA_COST, Candidates, affordable, combine, describe_candidate
+from gramloop.tune.space import NO_EXTRA_COST, affordable, combine
 
-CAUTION = 1.0  # standard errors that are subtracted from a gain when candidates are ranked
 UNIT_IMAGES = 4  # of a unit, at most: what a kill can lose
-
-
-@dataclass(frozen=True)
-class Search:
-    """A model and its images, the candidates, and the schedule that a budget allows."""
-
-    workload: Workload
-    options: SearchOptions
-    candidates: tuple[Stack, ...]  # that are tried; as many as the budget can compare
-    offered: Candidates
-    split: Split
-    schedule: Schedule
-    predictor: Predictor[Prediction] = field(repr=False, compare=False)  # its weights may be missing
-    plan: Mapping[str, Any] = field(default_factory=dict, repr=False)  # everything that decides the outcome
-    given_calibration: str | None = None  # a file of calibration statistics
-
-    @property
-    def tolerance(self) -> float:
-        """Points that clean images may lose, or without labels change by."""
-        given = self.options.clean_tolerance
-        return given if given is not None else ANY_CHANGE if self.workload.label_free else CLEAN_TOLERANCE
-
-    @property
-    def nothing(self) -> str:
-        """What the candidates are compared with, in words."""
-        return "no replay" if self.offered.replays_only else "nothing"
-
-    def cost(self, stack: Stack) -> float:
-        """Work relative to the baseline forward, at most."""
-        return stack_cost(stack, self.predictor).multiplier
 
 
 @dataclass(frozen=True)
@@ -87,17 +49,6 @@ class CandidateScore:
     cost: float
     estimate: GainEstimate
     evidence: DecisionTest | None = None  # of the decision
-
-    @property
-    def config(self) -> ReplayConfig | None:
-        """Its replay, if it has one."""
-        return replay_of(self.stack)
-
-    @property
-    def value(self) -> float:
-        """What candidates are ranked by."""
-        cautious = self.estimate.cautious(CAUTION)
-        return cautious if math.isfinite(cautious) else -math.inf
 
 
 @dataclass(frozen=True)
@@ -140,7 +91,10 @@ class Measurements:
         self.refused: dict[int, str] = {}
         self.failures: dict[str, None] = {}
         self.predictions = search.schedule.calibration
-        self._rows: dict[tuple[str, int], dict[int | None, Row]] = {}  # by cell and candidate; None: baseline
+        self._rows: dict[
+            tuple[str, int | None], list[Rows]
+        ] = {}  # by condition and candidate; None: baseline
+        self._places: dict[tuple[str, int | None], dict[int, int]] = {}  # of positions in these rows
         self._failed: set[tuple[str, int]] = set()
 
     def runnable(self, candidates: Iterable[int]) -> list[int]:
@@ -149,7 +103,7 @@ class Measurements:
         if not found:
             number, reason = next(iter(self.refused.items()))
             raise GramLoopError(
-                f"no candidate can run on this model; {describe_candidate(self.stacks[number])}: {reason}"
+                f"no candidate can run on this model; {stack_text(self.stacks[number])}: {reason}"
             )
         return found
 
@@ -170,7 +124,7 @@ class Measurements:
         positions: dict[tuple[str, bool], list[int]] = {}
         for key, sample in cells:
             if (key, sample.position) not in self._failed:
-                known = (key, sample.position) in self._rows
+                known = sample.position in self._places.get((key, None), ())
                 positions.setdefault((key, known), []).append(sample.position)
         methods = tuple(self._method(number) for number in candidates)
         return [
@@ -185,10 +139,7 @@ class Measurements:
 
     def _method(self, number: int) -> Method:
         name, stack = f"candidate-{number}", self.stacks[number]
-        config = replay_alone(stack)
-        if config is not None:
-            return Method(name, config)
-        method = Method(name, None, stack)
+        method = Method(name, stack)
         return replace(method, calibration=self.calibration) if method.uses_calibration else method
 
     def _take(self, part: Part) -> None:
@@ -197,17 +148,18 @@ class Measurements:
         for number, found in stored.items():
             for failure in found.failures:
                 self._failed.add((part.condition, failure.position))
-                self._rows.pop((part.condition, failure.position), None)
                 self.failures[f"{part.condition}, image {failure.image_id}: {failure.reason}"] = None
             for refusal in found.refused:
                 assert number is not None  # the baseline mitigates nothing
                 self.refused.setdefault(number, refusal.reason)
-        for number, found in stored.items():
-            for position, row in zip(found.positions, each_row(found.rows), strict=True):
-                if (part.condition, position) not in self._failed:
-                    self._rows.setdefault((part.condition, position), {})[number] = row
+            self._keep((part.condition, number), found)
         lost = sum((part.condition, position) in self._failed for position in part.images)
         self.predictions += self._price(part) * (len(part) - lost) // len(part)
+
+    def _keep(self, key: tuple[str, int | None], found: MethodRows) -> None:
+        places = self._places.setdefault(key, {})
+        places |= {position: len(places) + n for n, position in enumerate(found.positions)}
+        self._rows.setdefault(key, []).append(found.rows)
 
     def _stored(self, unit: Unit) -> MethodRows:
         found = self.store.rows([unit])
@@ -223,31 +175,24 @@ class Measurements:
         counted = len(part.methods) - baselines + baselines * self.search.schedule.baseline
         return len(part) * counted
 
-    def measured(self, candidate: int, cells: Iterable[SearchCell]) -> dict[str, list[CandidateRow]]:
+    def measured(self, candidate: int, cells: Iterable[SearchCell]) -> dict[str, Measured]:
         """One candidate on the cells that could be used, by condition."""
-        found: dict[str, list[CandidateRow]] = {}
+        samples: dict[str, list[Sample]] = {}
         for key, sample in cells:
-            if (rows := self._rows.get((key, sample.position))) is not None:
-                found.setdefault(key, []).append(CandidateRow(sample, rows[None], rows[candidate]))
-        return found
+            if (key, sample.position) not in self._failed:
+                samples.setdefault(key, []).append(sample)
+        return {
+            key: Measured(each, self._chosen(key, None, each), self._chosen(key, candidate, each))
+            for key, each in samples.items()
+        }
+
+    def _chosen(self, key: str, number: int | None, samples: Sequence[Sample]) -> Rows:
+        places = self._places[key, number]
+        return Rows.joined(self._rows[key, number]).take([places[sample.position] for sample in samples])
 
 
 def _number(method: Method) -> int | None:
     return None if method.name == BASELINE else int(method.name.removeprefix("candidate-"))
-
-
-def each_row(rows: Rows) -> list[Row]:
-    """Statistics image by image."""
-    ends = {name: lengths.cumsum() for name, lengths in rows.lengths.items()}
-    return [
-        {
-            name: values[ends[name][place] - rows.lengths[name][place] : ends[name][place]]
-            if name in ends
-            else values[place]
-            for name, values in rows.values.items()
-        }
-        for place in range(rows.images)
-    ]
 
 
 def run_search(search: Search, table: Measurements) -> SearchOutcome:
@@ -257,9 +202,9 @@ def run_search(search: Search, table: Measurements) -> SearchOutcome:
     schedule, split = search.schedule, search.split
     deciding = split.cells("decide", schedule.decide.images)
     table.measure(deciding, alive)
-    finalists = halving.with_evidence(
-        halving.ranked(table.runnable(alive), deciding, also_clean=searched), deciding
-    )
+    ranked = halving.ranked(table.runnable(alive), deciding, also_clean=searched)
+    evidence = weigh_finalists(halving.scoring, [table.measured(one.number, deciding) for one in ranked])
+    finalists = [replace(one, evidence=each) for one, each in zip(ranked, evidence, strict=True)]
     winner = next((one for one in finalists if halving.passes(one)), None)
     leader = winner or finalists[0]
     free = halving.free_finalist(finalists, leader)
@@ -274,7 +219,7 @@ def run_search(search: Search, table: Measurements) -> SearchOutcome:
         () if free is None else halving.judge(free, judging),
         table.predictions,
         tuple(table.failures),
-        tuple((describe_candidate(table.stacks[each]), why) for each, why in table.refused.items()),
+        tuple((stack_text(table.stacks[each]), why) for each, why in table.refused.items()),
     )
 
 
@@ -300,7 +245,7 @@ class _Halving:
             for one in ranked:
                 gained.pop(one.stack, None)
                 if one.estimate.gain > 0 and one.estimate.not_clearly_harmful(self.search.tolerance):
-                    gained[one.stack] = one.value
+                    gained[one.stack] = one.estimate.cautious
             last = number + 1 == len(schedule.rungs)
             keep = schedule.finalists if last else schedule.rungs[number + 1].candidates
             alive = sorted(one.number for one in _keep(ranked, keep))
@@ -309,7 +254,7 @@ class _Halving:
     def _join(self, gained: Mapping[Stack, float], room: int) -> list[int]:
         """New candidates: combinations that can run, keep the cost limit and have not been tried."""
         found: list[int] = []
-        for stack in combine(gained, self.search.offered.partners) if room else ():
+        for stack in combine(gained) if room else ():
             if len(found) < room and stack not in self.table.stacks and self._allowed(stack):
                 self.table.stacks.append(stack)
                 found.append(len(self.table.stacks) - 1)
@@ -317,7 +262,8 @@ class _Halving:
 
     def _allowed(self, stack: Stack) -> bool:
         try:
-            check_stack(stack, self.search.predictor, self.search.offered.stats)
+            offered = self.search.offered
+            check_stack(stack, self.search.target.predictor, offered.stats, offered.calibrates)
         except GramLoopError:
             return False
         return affordable(self.search.cost(stack), self.search.options.max_cost)
@@ -349,24 +295,14 @@ class _Halving:
         def key(one: CandidateScore) -> tuple[bool, float]:
             strict = also_clean is not None
             kept = one.estimate.harmless(tolerance) if strict else one.estimate.not_clearly_harmful(tolerance)
-            return kept, one.value
+            return kept, one.estimate.cautious
 
         return sorted(found, key=key, reverse=True)  # stable: the earlier of two equals stays in front
-
-    def with_evidence(
-        self, finalists: Sequence[CandidateScore], cells: Sequence[SearchCell]
-    ) -> list[CandidateScore]:
-        """The finalists with the evidence that they beat nothing."""
-        found = weigh_finalists(self.scoring, [self.table.measured(one.number, cells) for one in finalists])
-        return [replace(one, evidence=each) for one, each in zip(finalists, found, strict=True)]
 
     def passes(self, one: CandidateScore) -> bool:
         """Whether a finalist beats nothing, and clean images keep their score."""
         assert one.evidence is not None
-        confidence = self.search.options.confidence
-        beats = one.evidence.beats_nothing(confidence)
-        if not one.evidence.can_decide(confidence):  # too few to swap: Student's t, at a share of the error
-            beats = one.estimate.beats_nothing(1 - (1 - confidence) / self.search.schedule.finalists)
+        beats = one.evidence.beats_nothing(self.search.options.confidence)
         return beats and one.estimate.harmless(self.search.tolerance)
 
     def free_finalist(

@@ -9,19 +9,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from gramloop.errors import GramLoopError
 from gramloop.mitigations.base import Mitigation, Stage
-from gramloop.mitigations.calibration import MIN_IMAGES, CalibrationStats, placeholder_stats
+from gramloop.mitigations.calibration import MIN_IMAGES, CalibrationStats
 from gramloop.mitigations.mitigated import check_stack, needs_calibration, stack_cost
-from gramloop.mitigations.replay import Replay
-from gramloop.mitigations.stack import Stack, ordered, parse_mitigations, replay_alone, stack_json, stack_text
+from gramloop.mitigations.stack import Replay, Stack, ordered, parse_mitigations, replay_alone, stack_text
 from gramloop.replay.config import (
     ReplayConfig,
     ReplaySettings,
     check_value,
-    describe_replay,
     parse_value,
     route,
     split_setting,
@@ -34,7 +31,7 @@ STRENGTHS = (0.15, 0.5, 1.0)
 DEFAULT_MITIGATIONS = (
     *("recentre:c=1", "recentre:c=2", "recentre:0.1", "recentre:0.3", "recentre:0.5", "norms:0.1"),
     *("denoise", "median", "levels", "sharpen"),
-    *("resize:1.1", "flip", "pair"),
+    *("resize:1.1", "flip"),
 )
 DEFAULT_BLOCKS = 8  # single blocks that are replayed by default
 DEFAULT_STRENGTH = 0.5
@@ -128,27 +125,14 @@ def _canonical(config: ReplayConfig, depth: int) -> ReplayConfig:
     return replace(config, **settings)
 
 
-def candidate_json(stack: Stack) -> dict[str, Any]:
-    """Plain values; a replay alone is its settings."""
-    config = replay_alone(stack)
-    return stack_json(stack) if config is None else config.as_json()
-
-
-def describe_candidate(stack: Stack) -> str:
-    """A replay alone in words, anything else as `parse_mitigations` reads it."""
-    config = replay_alone(stack)
-    return stack_text(stack) if config is None else describe_replay(config)
-
-
 @dataclass(frozen=True)
 class Candidates:
     """What can be tried."""
 
     stacks: tuple[Stack, ...]
-    partners: tuple[Stack, ...]  # that need a replay, and are combined with one
     left_out: tuple[tuple[str, str], ...]  # a text, and the reason
     calibrates: bool  # whether calibration statistics have to be learnt
-    stats: CalibrationStats | None = field(default=None, repr=False, compare=False)  # given, or a placeholder
+    stats: CalibrationStats | None = field(default=None, repr=False, compare=False)  # given
 
     @property
     def replays_only(self) -> bool:
@@ -159,7 +143,7 @@ class Candidates:
     def combines(self) -> bool:
         """Whether there are candidates of two stages."""
         pairs = itertools.combinations(self.stacks, 2)
-        return bool(self.partners) or any(not stages(one) & stages(other) for one, other in pairs)
+        return any(not stages(one) & stages(other) for one, other in pairs)
 
 
 def default_space(predictor: Predictor[Prediction]) -> Space:
@@ -191,32 +175,26 @@ def list_candidates(
     """
     left_out: dict[str, str] = {}
     stacks = dict.fromkeys(_replays(space, predictor, max_cost, left_out))
-    partners: list[Stack] = []
-    calibrates, known = False, stats or placeholder_stats(predictor, clean)
+    calibrates, can_calibrate = False, stats is None and clean >= MIN_IMAGES
     for given in space.stacks:
         stack = _canonical_stack(given, len(predictor.blocks))
         try:
-            check_stack(stack, predictor, known)
+            check_stack(stack, predictor, stats, can_calibrate)
         except GramLoopError as error:
-            if _needs_a_replay(stack, predictor, known):
-                partners.append(stack)
-            elif space.fitting:
-                left_out[stack_text(given)] = str(error)
-            else:
+            if not space.fitting:
                 raise
+            left_out[stack_text(given)] = str(error)
             continue
         cost = stack_cost(stack, predictor).multiplier
         if not affordable(cost, max_cost):
             left_out[stack_text(given)] = f"it costs {cost:.2f}x, more than the limit of {max_cost:g}"
             continue
         stacks[stack] = None
-        calibrates |= stats is None and clean >= MIN_IMAGES and needs_calibration(stack, predictor)
+        calibrates |= can_calibrate and needs_calibration(stack, predictor)
     if not stacks:
         reasons = "; ".join(f"{text}: {reason}" for text, reason in left_out.items())
-        raise GramLoopError(f"there is no candidate to try: {reasons or 'none works alone'}")
-    if not any("backbone" in stages(stack) for stack in stacks):
-        partners = []
-    return Candidates(tuple(stacks), tuple(partners), tuple(left_out.items()), calibrates, known)
+        raise GramLoopError(f"there is no candidate to try: {reasons}")
+    return Candidates(tuple(stacks), tuple(left_out.items()), calibrates, stats)
 
 
 def affordable(cost: float, max_cost: float | None) -> bool:
@@ -229,8 +207,8 @@ def stages(stack: Stack) -> frozenset[Stage]:
     return frozenset(each.stage for each in stack)
 
 
-def combine(values: Mapping[Stack, float], partners: Sequence[Stack]) -> list[Stack]:
-    """Two winners of different stages as one stack, or a replay with a partner, the most promising first.
+def combine(values: Mapping[Stack, float]) -> list[Stack]:
+    """Two winners of different stages as one stack, the most promising first.
 
     ``values`` are what candidates gained. Gains are taken to add up; what they really do is then measured.
     """
@@ -242,12 +220,6 @@ def combine(values: Mapping[Stack, float], partners: Sequence[Stack]) -> list[St
     best_first = sorted(winners.values(), key=lambda stack: -values[stack])
     pairs = itertools.combinations(best_first, 2)
     found = [(values[one] + values[two], one, two) for one, two in pairs if not stages(one) & stages(two)]
-    found += [
-        (values[stack], stack, partner)
-        for stack in best_first
-        for partner in partners
-        if "backbone" in stages(stack) and not stages(stack) & stages(partner)
-    ]
     return [ordered((*one, *two)) for _, one, two in sorted(found, key=lambda each: -each[0])]
 
 
@@ -289,14 +261,3 @@ def _replay_refusal(predictor: Predictor[Prediction]) -> str | None:
     except GramLoopError as error:
         return str(error)
     return None
-
-
-def _needs_a_replay(stack: Stack, predictor: Predictor[Prediction], stats: CalibrationStats | None) -> bool:
-    """Whether a refused stack works together with a replay."""
-    if "backbone" in stages(stack):
-        return False
-    try:
-        check_stack((Replay(ReplayConfig(window=(0, 0), gate_at="end")), *stack), predictor, stats)
-    except GramLoopError:
-        return False
-    return True

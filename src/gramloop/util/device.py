@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -53,6 +54,12 @@ def numbered_device(name: str | None) -> str | None:
     """The device if its name has a number, such as ``cuda:1``; None where any of its kind will do."""
     device = choose_device(name)
     return str(device) if ":" in str(device) else None
+
+
+def device_kind(name: str | None, elsewhere: bool) -> str:
+    """The type of the device of a name; that of a dry run or of a cluster may be on another machine."""
+    named = re.fullmatch(r"(cuda|mps)(:\d+)?", name or "") if elsewhere else None
+    return choose_device(name).type if named is None else named[1]
 
 
 def gpus_of(device: torch.device) -> tuple[str, ...]:

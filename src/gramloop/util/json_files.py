@@ -1,4 +1,4 @@
-"""JSON from outside: read with limits, checked against a schema, refused with one message.
+"""JSON and YAML from outside: read with limits, checked against a schema, refused with one message.
 
 `read_json` needs nothing but Python. A schema is a type that msgspec knows, such as a dataclass whose fields have
 types; a message names the path of the wrong value, as in ``annotations[3].area``.
@@ -7,8 +7,10 @@ types; a message names the path of the wrong value, as in ``annotations[3].area`
 from __future__ import annotations
 
 import json
+import re
 import stat
 from collections.abc import Collection, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +19,8 @@ from gramloop.errors import GramLoopError
 _T = TypeVar("_T")
 
 LARGEST_FILE = 1 << 26  # bytes of a file of settings, a plan or a manifest
+_LARGEST_YAML = 1 << 20  # bytes
+_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+\Z")
 _ABSENT = "nothing"
 _LONGEST = 64  # characters of a value in a message; a checksum fits
 
@@ -65,6 +69,34 @@ def parse_json(data: bytes, where: str, what: str, *, fast: bool = False) -> Any
         raise GramLoopError(f"{where} is not {what}: it is nested too deeply") from error
     except ValueError as error:
         raise GramLoopError(f"{where} is not {what}: it is not valid JSON ({error})") from error
+
+
+def read_yaml(path: Path, what: str) -> Any:
+    """Read a YAML or JSON file as plain values; ``what`` says what it ought to be, as in "a file of settings"."""
+    import yaml  # type: ignore[import-untyped]
+
+    data = read_bytes(path, what, _LARGEST_YAML)
+    try:
+        return yaml.load(data.decode(), _yaml_loader())
+    except (yaml.YAMLError, ValueError, RecursionError, TypeError) as error:
+        reason = " ".join(str(error).split())
+        raise GramLoopError(f"{path} is not {what}: it is not valid YAML ({reason})") from error
+
+
+@cache
+def _yaml_loader() -> Any:
+    """Plain values alone; ``1e-6`` is a number, as in YAML 1.2 and JSON, and a key occurs once."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            found = super().construct_mapping(node, deep)
+            if len(found) < len(node.value):
+                raise yaml.constructor.ConstructorError("a key occurs twice", node.start_mark)
+            return dict(found)
+
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, list("-+0123456789"))
+    return Loader
 
 
 def read_checked(path: Path, schema: type[_T], what: str, *, largest: int = LARGEST_FILE) -> _T:

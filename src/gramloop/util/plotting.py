@@ -18,7 +18,7 @@ from PIL import Image
 from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Legend = Sequence[tuple[str, str]]  # colour and what it stands for
 COLUMN, FULL = 3.3, 6.9  # inches: one column of a paper, and both
@@ -35,7 +35,7 @@ DRIFT_MAP, GATE_MAP, GAIN_MAP = "viridis", "cividis", "RdBu"
 LONGEST_SIDE = 640  # pixels of a photograph inside a figure
 _FEW_PIXELS = 400
 _MOST_REPLAYS = 6  # in one row; with more of them none can be seen
-_SIDE = 3.2  # inches of a panel in a notebook
+_SIDE = 2.3  # inches of a panel in a notebook
 LEGEND_LINE = 0.14  # inches
 _RC: Mapping[str, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib, hence the same everywhere
@@ -345,50 +345,62 @@ def pyplot() -> Any:
     return matplotlib.pyplot
 
 
-def make_axes(ax: Axes | None, shape: Sequence[int]) -> Axes:
-    """The given axes, or those of a new figure for a picture of this height and width."""
-    if ax is not None:
-        return ax
-    height = min(max(_SIDE * 1.6 * shape[0] / shape[1], 1.0), 8.0)
-    made: Axes = pyplot().subplots(figsize=(_SIDE * 1.6, height + 0.5), layout="constrained")[1]
-    return made
+def draw_replay(
+    sheet: Sheet, panels: Sequence[Any], maps: Sequence[NDArray[Any]], top: float, high: float | None = None
+) -> None:
+    """Drift and gate of a replay and, where it is given, the drift of what was accepted, with their means.
+
+    Args:
+        sheet: what the panels are on.
+        panels: one for each map.
+        maps: (h, w) each; what is not finite stays white.
+        top: where the scales lie, in inches from the top.
+        high: where the scale of drift ends; by default where few values exceed it.
+    """
+    high = high or drift_end([maps[0], *maps[2:]])
+    kinds = (
+        ("drift", DRIFT_MAP, high),
+        ("gate", GATE_MAP, 1.0),
+        ("drift of what was accepted", DRIFT_MAP, high),
+    )
+    for panel, values, (name, colours, end) in zip(panels, maps, kinds, strict=False):
+        shown = draw_values(panel, values, colours, end)
+        mean = float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
+        panel.set_title(f"{name}, mean {mean:.2g}")
+        place = panel.get_position()
+        left, width = place.x0 * sheet.width + 0.2, place.width * sheet.width - 0.4
+        sheet.colour_bar(
+            shown, (left, top, width), "gate" if end == 1.0 else "Gram drift", beyond=end == high
+        )
 
 
-def draw_map(ax: Axes, values: NDArray[Any], title: str, colours: str, low: float, high: float) -> None:
-    """One map with its scale; what is not finite stays white."""
-    shown = ax.imshow(values, cmap=colours, vmin=low, vmax=high, interpolation="nearest")
-    ax.set_title(title, fontsize=10)
-    ax.set_axis_off()
-    bar: Any = ax.figure.colorbar(shown, cax=ax.inset_axes((1.02, 0.0, 0.045, 1.0)))
-    bar.ax.tick_params(labelsize=7)
-    bar.outline.set_visible(False)
-    if high < 1e-2:
-        bar.formatter.set_powerlimits((0, 0))
-        bar.ax.yaxis.get_offset_text().set_fontsize(7)
+def drift_end(maps: Sequence[NDArray[Any]]) -> float:
+    """Where the scale of drift maps ends, so that few patches do not hide the others."""
+    finite = np.concatenate([each[np.isfinite(each)] for each in maps])
+    return (float(np.percentile(finite, 99)) if finite.size else 0.0) or 1e-12
 
 
 def plot_replays(
     drift: Sequence[NDArray[Any]], gate: Sequence[NDArray[Any]], post_drift: NDArray[Any] | None = None
-) -> Any:
-    """Drift above gate, a column for each replay, and the drift of what was accepted: the axes, (2, columns)."""
+) -> Figure:
+    """Drift and gate, a row for each replay, and the drift of what was accepted in the last one."""
     if not drift:
         raise GramLoopError(
             "nothing was measured, so there is no map to plot; a replay with a trace measures"
         )
+    pyplot()
     kept = sorted({*range(min(len(drift), _MOST_REPLAYS - 1)), len(drift) - 1})
-    columns = len(kept) + (post_drift is not None)
-    height = min(max(_SIDE * drift[0].shape[0] / drift[0].shape[1], 0.8), 6.0)
-    size = ((_SIDE + 0.5) * columns, 2 * (height + 0.4))
-    _, axes = pyplot().subplots(2, columns, figsize=size, layout="constrained", squeeze=False)
-    measured = [drift[index] for index in kept] + ([] if post_drift is None else [post_drift])
-    finite = np.concatenate([each[np.isfinite(each)] for each in measured])
-    high = (float(np.percentile(finite, 99)) if finite.size else 0.0) or 1e-12
-    for column, index in enumerate(kept):
-        name = f"of replay {index + 1}" if len(drift) > 1 else ""
-        draw_map(axes[0, column], drift[index], f"drift {name}".strip(), DRIFT_MAP, 0.0, high)
-        mean = float(np.nanmean(gate[index])) if np.isfinite(gate[index]).any() else float("nan")
-        draw_map(axes[1, column], gate[index], f"gate {name} (mean {mean:.2f})", GATE_MAP, 0.0, 1.0)
-    if post_drift is not None:
-        draw_map(axes[0, -1], post_drift, "drift of what was accepted", DRIFT_MAP, 0.0, high)
-        axes[1, -1].set_axis_off()
-    return axes
+    accepted = [] if post_drift is None else [post_drift]
+    high = drift_end([*(drift[index] for index in kept), *accepted])
+    tall = _SIDE * min(max(drift[0].shape[0] / drift[0].shape[1], 0.3), 1.7)
+    with styled():
+        sheet = Sheet((2 + len(accepted)) * _SIDE, len(kept) * (tall + 0.6))
+        for row, index in enumerate(kept):
+            maps = [drift[index], gate[index], *(accepted if index == kept[-1] else [])]
+            top = row * (tall + 0.6) + 0.2
+            panels = [
+                sheet.panel(column * _SIDE + 0.15, top, _SIDE - 0.2, tall) for column in range(len(maps))
+            ]
+            panels[0].set_ylabel(f"replay {index + 1}", labelpad=2)
+            draw_replay(sheet, panels, maps, top + tall + 0.05, high)
+        return sheet.figure

@@ -22,7 +22,6 @@ from gramloop.errors import GramLoopError
 from gramloop.util.files import RESUME_HINT
 
 MOST_WORKERS = 1024  # processes; each holds a model, or at least Python
-MOST_THREADS = max(256, os.cpu_count() or 1)  # more than the cores only slow each other down
 _CGROUPS, _MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _SIGNAL = 0.2  # seconds: a signal to a whole process group ends workers, and arrives here too
 _WAITING = 1024  # calls submitted ahead: more than any machine has cores
@@ -40,23 +39,6 @@ def available_cores() -> int:
         if quota.isdecimal():  # else "max"
             cores = min(cores, max(1, int(quota) // int(period)))
     return cores
-
-
-def available_memory() -> int:
-    """Bytes of memory that are free, on the machine and below the limit of the container; half of all where unknown."""
-    known = re.search(r"^MemAvailable: +(\d+)", _read(Path("/proc/meminfo")), re.MULTILINE)
-    if known:
-        free = int(known[1]) * 1024
-    else:
-        sysconf = getattr(os, "sysconf", None)  # not on Windows
-        free = sysconf("SC_PHYS_PAGES") * sysconf("SC_PAGE_SIZE") // 2 if sysconf else 8 * 10**9
-    for folder in _cgroups():
-        limit, used = _read(folder / "memory.max"), _read(folder / "memory.current")
-        if limit.isdecimal() and used.isdecimal():
-            # files that were read are given up when memory is needed
-            files = re.search(r"^inactive_file (\d+)", _read(folder / "memory.stat"), re.MULTILINE)
-            free = min(free, max(0, int(limit) - int(used) + (int(files[1]) if files else 0)))
-    return free
 
 
 def _cgroups() -> Iterator[Path]:

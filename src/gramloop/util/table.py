@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 ABSENT = "–"
-BETTER, WORSE, UNCLEAR = "+", "−", "·"  # marks of one method against another
 _NUMBER = re.compile(r"[+−-]?(\d[\d.,]*([eE][+-]?\d+)?|inf)[ ]?[%×]?")
 _TEXT_WIDTH = 20  # characters to which a column of text may shrink on a terminal
 
@@ -48,7 +47,7 @@ class Column:
     Args:
         key: The name in CSV files.
         title: The heading; the key by default.
-        kind: What the cells are; "mark" is a single sign. By default it follows from the cells.
+        kind: What the cells are; by default it follows from them.
         digits: Decimals shown; four significant digits by default.
         signed: Show gains with their sign, coloured by it.
         unit: Appended to numbers, such as "×".
@@ -58,7 +57,7 @@ class Column:
 
     key: str
     title: str | None = None
-    kind: Literal["", "text", "number", "interval", "mark"] = ""
+    kind: Literal["", "text", "number", "interval"] = ""
     digits: int | None = None
     signed: bool = False
     unit: str = ""
@@ -67,7 +66,7 @@ class Column:
 
     @property
     def heading(self) -> str:
-        """What stands above the column."""
+        """The text above the column."""
         return self.key if self.title is None else self.title
 
     def format(self, cell: Cell) -> str:
@@ -99,7 +98,6 @@ class Table:
         key: Names the table's files.
         compared: Keys of the columns among which the best cell of each row is marked.
         footer: How many of the last rows are means, which stay last when a reader sorts.
-        downwards: Mark the best cell of each column instead.
         lowest: The best number is the lowest.
     """
 
@@ -111,7 +109,6 @@ class Table:
     key: str = ""
     compared: tuple[str, ...] = ()
     footer: int = 0
-    downwards: bool = False
     lowest: bool = False
 
     def __init__(
@@ -125,12 +122,11 @@ class Table:
         key: str = "",
         compared: Iterable[str] = (),
         footer: int = 0,
-        downwards: bool = False,
         lowest: bool = False,
     ) -> None:
         made = tuple(Column(each) if isinstance(each, str) else each for each in columns)
         values = (title, made, tuple(map(tuple, rows)), tuple(notes), caption, key, tuple(compared))
-        for field, value in zip(fields(self), (*values, footer, downwards, lowest), strict=True):
+        for field, value in zip(fields(self), (*values, footer, lowest), strict=True):
             object.__setattr__(self, field.name, value)
         for row in self.rows:
             if len(row) != len(made):
@@ -172,18 +168,13 @@ class Table:
     @cached_property
     def best(self) -> frozenset[tuple[int, int]]:
         """Row and column of the best cells, compared as displayed: what reads alike is marked alike."""
-        rows = range(len(self.rows))
         places = [index for index, each in enumerate(self.columns) if each.key in self.compared]
-        if self.downwards:
-            groups = [[(row, place) for row in rows] for place in places]
-        else:
-            groups = [[(row, place) for place in places] for row in rows]
-        return frozenset().union(*map(self._best_of, groups))
+        return frozenset().union(*(self._best_of(row, places) for row in range(len(self.rows))))
 
-    def _best_of(self, group: list[tuple[int, int]]) -> set[tuple[int, int]]:
+    def _best_of(self, row: int, places: Sequence[int]) -> set[tuple[int, int]]:
         values = {
             (row, place): round(float(cell), self.columns[place].digits or 15)
-            for row, place in group
+            for place in places
             if isinstance(cell := self.rows[row][place], int | float) and math.isfinite(cell)
         }
         if len(set(values.values())) < 2:  # where all tie, none is best
@@ -378,20 +369,6 @@ class TableRepr:
     def _repr_html_(self) -> str:
         """The table for a notebook."""
         return self._table().html()
-
-
-def settings_table(title: str, owner: Any, notes: Iterable[str] = ()) -> Table:
-    """The fields of a dataclass of settings, with their values."""
-    rows = [(field.name, _setting(getattr(owner, field.name))) for field in fields(owner)]
-    return Table(title, ("setting", "value"), rows, notes)
-
-
-def _setting(value: object) -> Cell:
-    if isinstance(value, tuple | list):
-        return ", ".join(map(str, value))
-    if isinstance(value, str | int | float) and not isinstance(value, bool):
-        return value
-    return "none" if value is None else str(value)
 
 
 def _one_line(text: str) -> str:

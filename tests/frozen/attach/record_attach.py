@@ -65,8 +65,8 @@ def kept_outputs(loop: Any) -> dict[int, Any]:
 
 
 def trace_maps(loop: Any, names: Sequence[str]) -> list[Tensor]:
-    """The maps of these names, of all resolutions and replays in order."""
-    return list(tensors([getattr(trace, name) for trace in loop.traces for name in names]))
+    """The maps of these names, of all replays in order."""
+    return list(tensors([getattr(loop.trace, name) for name in names]))
 
 
 def blocks_executed(loop: Any) -> int:
@@ -167,13 +167,6 @@ def _meta() -> nn.Module:
     from golden_hosts import meta
 
     return meta(load_golden("backbone_s")).model
-
-
-def two_resolutions(masked: bool = False) -> Host:
-    """Meta's way of passing lists through the blocks."""
-    model, images = _meta(), [random(2, 3, 64, 96), random(2, 3, 48, 48, seed=6)]
-    masks = [top_left(4, 6), top_left(3, 3)] if masked else None
-    return Host(model, lambda: list(tensors(model.forward_features_list(images))), **GOLDEN, mask=masks)
 
 
 class Classifier(nn.Module):
@@ -344,7 +337,6 @@ BF16 = torch.bfloat16
 HOSTS: dict[str, Callable[[], Host]] = {
     **{name: partial(of_library, name) for name in LIBRARY},
     **{f"{style} in {each}": partial(of_reference, style, each) for style in STYLES for each in LIBRARIES},
-    "two resolutions": two_resolutions,
     "classifier on Meta's ViT": lambda: called(Classifier(_meta()).eval(), random(2, 3, 64, 96), **GOLDEN),
     "chunked blocks": lambda: called(DinoVisionTransformer().eval(), random(2, 10, 8)),
     "described chain": partial(described, norm=True),
@@ -367,7 +359,6 @@ HOSTS: dict[str, Callable[[], Host]] = {
     "YolosForObjectDetection, masked": partial(of_library, "YolosForObjectDetection", mask=top_left()),
     "ViTMAEModel, masked": partial(of_library, "ViTMAEModel", mask=top_left()),
     "backbone_s in meta, masked": partial(of_reference, "backbone_s", "meta", masked=True),
-    "two resolutions, masked": partial(two_resolutions, masked=True),
     # other precisions
     "DINOv3ViTModel, bfloat16": partial(of_library, "DINOv3ViTModel", dtype=BF16),
     "DINOv3ViTModel, bfloat16, masked": partial(of_library, "DINOv3ViTModel", dtype=BF16, mask=top_left()),
@@ -381,7 +372,7 @@ RECENTRED = ["DINOv3ViTModel", "DINOv3ViTBackbone", "Dinov2Model", "DepthAnythin
 # hosts of every layout, that are also measured in the settings of `other_settings`
 THOROUGH = (
     "DINOv3ViTModel", "Dinov2Model", "SamModel", "VitDetModel", "YolosForObjectDetection", "DepthAnything",
-    "backbone_s in meta", "two resolutions", "described chain",
+    "backbone_s in meta", "described chain",
 )  # fmt: skip
 
 # ---- Settings ----

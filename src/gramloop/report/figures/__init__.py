@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE
 from gramloop.report.answers import method_gain, recommended, shown_methods
-from gramloop.report.consistency import consistency_figure, gram_consistency
+from gramloop.report.breakdowns import gram_consistency
 from gramloop.report.document import RenderedFigure, answer_section
-from gramloop.report.figures.chart import gain_chart
-from gramloop.report.figures.heat import Gains, severity_heat
-from gramloop.report.figures.images import (
+from gramloop.report.figures.charts import (
+    Gains,
+    consistency_figure,
+    gain_chart,
+    severity_heat,
+)
+from gramloop.report.figures.pictures import (
+    KeptImage,
     ShownImages,
-    diagnostic_figures,
     kept_images,
     parse_exemplar,
     prediction_figures,
@@ -72,63 +74,33 @@ def draw_figures(
     """
     result = Figures()
     wanted = [parse_exemplar(text) for text in exemplars]
-    missing = dict.fromkeys(wanted)
+    shown = {run.name: shown_methods(run, evidence) for run in loaded.runs}
+    kept = {run.name: kept_images(run, shown[run.name]) if shown[run.name] else [] for run in loaded.runs}
+    _refuse_missing(wanted, [image for images in kept.values() for image in images])
     answered = [run for run in loaded.runs if run.shifted] or list(loaded.runs)
-    for group in loaded.groups:
-        result.add("severity", _suites(group, evidence), pdf, on_progress, "Gains by suite are not drawn")
     for run in loaded.runs:
-        failure, methods = f"A figure of {run.name} is left out", shown_methods(run, evidence)
+        failure, methods = f"A figure of {run.name} is left out", shown[run.name]
         first = answer_section(run.name) if run in answered else "predictions"
         result.add(first, _chart(run, evidence), pdf, on_progress, failure)
         result.add("severity", _heat(run, methods), pdf, on_progress, failure)
         result.add("consistency", _consistency(run), pdf, on_progress, failure)
-        kept = kept_images(run, methods) if methods else []
-        chosen = [(each, image) for each in wanted for image in kept if image.is_called(*each)]
-        for each, _ in chosen:
-            missing.pop(each, None)
-        if kept:
-            images, named = ShownImages(run), [image for _, image in chosen]
+        if images := kept[run.name]:
+            named = [image for each in wanted for image in images if image.is_called(*each)]
+            drawn = prediction_figures(ShownImages(run), methods, images, named)
             failure = f"Figures with images of {run.name} are left out"
-            drawn = prediction_figures(images, methods, kept, named)
             result.add(first, drawn, pdf, on_progress, failure, photograph=True)
-            if run.main_replay in methods:
-                drawn = diagnostic_figures(images, run.main_replay, kept, named)
-                result.add("diagnostic", drawn, pdf, on_progress, failure, photograph=True)
-    if missing:
-        condition, image = next(iter(missing))
-        raise GramLoopError(
-            f"no results keep a picture of image {image} under {condition}; evaluate keeps those of the first "
-            "images of every condition (--pictures N) and of others by their id (--keep-image ID)"
-        )
     result.remarks = list(dict.fromkeys(result.remarks))
     return result
 
 
-def suite_gains(runs: Sequence[Run], method: str) -> Gains:
-    """Gains by suite and severity, of the complete suites that have severities."""
-    rows: dict[tuple[str, int], float] = {}
-    for run in runs:
-        if _has_severities(run, method):
-            base, own = run.scores(BASELINE), run.scores(method)
-            for severity in sorted({each.severity for each in run.shifted}):
-                at = [each for each in run.shifted if each.severity == severity]
-                means = (float(np.mean([scores[each] for each in at])) for scores in (own, base))
-                rows[run.name, severity] = next(means) - next(means)
-    metrics = " and ".join(dict.fromkeys(run.metric for run in runs))
-    return Gains.of(rows, metrics, method, "suite")
-
-
-def _has_severities(run: Run, method: str) -> bool:
-    complete = run.complete and method in run.compared
-    return complete and bool(run.shifted) and all(each.severity for each in run.shifted)
-
-
-def _suites(group: Sequence[Run], evidence: Sequence[Evidence]) -> Named:
-    """Gains by suite and severity, where there are several suites to compare."""
-    for method in dict.fromkeys(name for run in group for name in shown_methods(run, evidence)):
-        severe = [run for run in group if _has_severities(run, method)]
-        if len(severe) > 1:
-            yield f"suites-severity-{group[0].key}-{method}", severity_heat(suite_gains(severe, method))
+def _refuse_missing(wanted: Sequence[tuple[str, str]], kept: Sequence[KeptImage]) -> None:
+    """Refuse an image that the reader names and no results keep, before anything is drawn."""
+    for condition, image in wanted:
+        if not any(each.is_called(condition, image) for each in kept):
+            raise GramLoopError(
+                f"no results keep a picture of image {image} under {condition}; evaluate keeps those of the first "
+                "images of every condition (--pictures N) and of others by their id (--keep-image ID)"
+            )
 
 
 def _heat(run: Run, methods: Sequence[str]) -> Named:

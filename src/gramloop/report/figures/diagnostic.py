@@ -46,7 +46,7 @@ class Diagnosed:
 
     @classmethod
     def of(cls, found: Diagnosis, label: str, image: NDArray[np.uint8]) -> Diagnosed:
-        """The last replay's maps beside the image as the model saw it."""
+        """The last replay's maps next to the image as the model saw it."""
         return cls(label, image, found.drift[-1], found.gate[-1], found.post_drift)
 
 

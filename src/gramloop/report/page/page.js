@@ -36,31 +36,6 @@ for (const table of document.querySelectorAll(".table table")) {
   }
 }
 
-/* Copies are taken in the order they were made, in full precision for CSV and as shown for the others. */
-
-async function copy(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-  } catch {
-    const area = document.createElement("textarea");
-    area.value = text;
-    document.body.append(area);
-    area.select();
-    document.execCommand("copy");
-    area.remove();
-  }
-}
-
-for (const button of document.querySelectorAll("[data-copy]")) {
-  button.addEventListener("click", async () => {
-    const figure = button.closest("figure");
-    await copy(figure.querySelector(`template[data-format="${button.dataset.copy}"]`).content.textContent);
-    const status = figure.querySelector(".status");
-    status.textContent = "Copied";
-    setTimeout(() => { status.textContent = ""; }, 1500);
-  });
-}
-
 /* What is folded is printed too. */
 
 window.addEventListener("beforeprint", () => {

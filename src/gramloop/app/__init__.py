@@ -1,1 +1,0 @@
-"""The app: try a model, a shift and a mitigation on an image, and open stored results, in a browser."""

@@ -1,1 +1,0 @@
-"""Procedural scenes: an endless labelled data set that needs no download."""

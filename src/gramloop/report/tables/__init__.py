@@ -1,1 +1,0 @@
-"""The tables of a report, each from loaded runs and what is known of their differences."""
