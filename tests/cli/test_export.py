@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from exported import read_export
+from exported import read_about, read_export
 from gramloop.cli import main
-from gramloop.export import read_about
 from gramloop.mitigations import CalibrationStats, apply
 from gramloop.models.tiny import SOURCE, WEIGHTS
 from gramloop.tasks.loading import open_model
@@ -41,11 +40,10 @@ def test_a_recentred_depth_model_and_what_it_says(tmp_path: Path, capsys: pytest
     assert document["difference"] <= 1e-4
     assert document["about"]["mitigations"] == "recentre:c=2"
     assert [each.name for each in tmp_path.iterdir()] == ["depth.pt2"]
-    shown = str(read_about(out)[1])
-    assert "uint8 RGB (1, 64, 80, 3)" in shown
-    assert "recentre:c=2" in shown
-    assert str(tmp_path) not in shown
-    _, about = read_about(out)
+    about = read_about(out)
+    assert about.input == {"image": "uint8 RGB (1, 64, 80, 3), in this size only, normalised inside"}
+    assert about.mitigations == "recentre:c=2"
+    assert str(tmp_path) not in about.to_json()
     assert about.settings["calibration"] == {
         "images": 40,
         "backbone": "d45ec5eb8c66428c",

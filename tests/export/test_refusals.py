@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,6 @@ import torch
 
 import gramloop
 from gramloop import GramLoopError, ReplayConfig
-from gramloop.export import read_about
 from gramloop.export.formats import largest_difference
 from gramloop.mitigations.stack import read_stack, stack_text
 from gramloop.tasks.loading import open_model
@@ -64,32 +62,6 @@ def test_a_folder_that_cannot_be_written(segmenter, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(GramLoopError, match="cannot write to the folder"):
         gramloop.export(torch.nn.Identity().eval(), tmp_path / "file" / "x.pt2", height=4, width=4)
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"no model at all", "onnxruntime cannot open"),
-        (b"", "onnxruntime cannot open|does not say what it is"),
-        (None, "is not a file"),
-    ],
-    ids=["other bytes", "empty", "missing"],
-)
-def test_a_file_that_is_no_export(tmp_path: Path, content: bytes | None, words: str) -> None:
-    path = tmp_path / "x.onnx"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(GramLoopError, match=words):
-        read_about(path)
-
-
-@pytest.mark.parametrize("told", ["{}", "[]", "{", '{"gramloop": 3}', "[" * 5000])
-def test_a_file_whose_description_is_damaged(tmp_path: Path, told: str) -> None:
-    path = tmp_path / "x.pt2"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("x/extra/gramloop.json", told)
-    with pytest.raises(GramLoopError, match="a file that gramloop export wrote"):
-        read_about(path)
 
 
 def test_a_settings_file_and_objects_mean_the_same(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 import gramloop
-from exported import read_export
+from exported import read_about, read_export
 from gramloop import Adaptive, ReplayConfig, attached
-from gramloop.export import ExportedFile, read_about
+from gramloop.export import ExportedFile
 from gramloop.mitigations import CalibrationStats, apply
 from gramloop.models.tiny import SOURCE, load_tiny
 from gramloop.tasks.loading import open_model
@@ -190,8 +190,8 @@ def test_the_file_says_what_it_is(replayed: ExportedFile, segmenter) -> None:
     assert told["classes"] == {str(number): name for number, name in segmenter.classes.items()}
     assert told["shape"] == [1, HIGH, WIDE, 3]
     assert list(told["outputs"]) == ["labels", "logits"]
-    assert read_about(replayed.path) == ("onnx", replayed.about)
-    shown = str(read_about(replayed.path)[1])
+    assert read_about(replayed.path) == replayed.about
+    shown = str(replayed)
     assert "replay:window=10-10" in shown
     assert "uint8 RGB (1, 72, 104, 3)" in shown
 

@@ -6,9 +6,9 @@ from gramloop.lazy import calls, lazy_names
 
 if TYPE_CHECKING:
     from gramloop.export.exporting import ExportedFile, export_model
-    from gramloop.export.formats import FORMATS, About, read_about
+    from gramloop.export.formats import About
 else:
     __getattr__, __dir__ = lazy_names(__name__)
     calls(__name__, "export_model")  # gramloop.export(model, path, …)
 
-__all__ = ["FORMATS", "About", "ExportedFile", "export_model", "read_about"]
+__all__ = ["About", "ExportedFile", "export_model"]

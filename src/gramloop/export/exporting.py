@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -32,8 +31,6 @@ from gramloop.export.formats import (
     largest_difference,
     open_program,
     quiet,
-    to_half,
-    to_int8,
     write_program,
 )
 from gramloop.export.programs import FEATURES, ExportSubject, subject_of
@@ -78,17 +75,17 @@ class ExportedFile(TableRepr):
     companions: tuple[Path, ...] = ()
 
     def _table(self) -> Table:
-        shown = self.about._table()
         size = sum(file.stat().st_size for file in (self.path, *self.companions) if file.exists())
-        precision: GraphPrecision = self.about.settings.get("precision", "fp32")
-        most = TOLERANCES[precision]
+        precision, most = self.about.precision, TOLERANCES[self.about.precision]
         allowed = f", of {most:g} allowed" if isfinite(most) else "; gramloop compare measures what it costs"
         rows = (
             ("file", f"{self.path.name}, {self.format}, {precision}, {size / 1e6:,.1f} MB"),
             ("difference to torch", f"{self.difference:.1e}{allowed}"),
             *(("needs", file.name) for file in self.companions),
+            *self.about.rows(),
         )
-        return Table("Exported model", shown.columns, (*rows, *shown.rows), shown.notes)
+        notes = [self.about.note] if self.about.note else []
+        return Table("Exported model", ("", "what it is"), rows, notes)
 
 
 def export_model(
@@ -144,8 +141,19 @@ def export_model(
         advance(f"writing {kind}")
         with _placing(path) as place:
             photographs = _photographs(images, subject, stack, known, batch)
-            files = _written(program, place, kind, about, photographs)
-            files = [*_write_filters(place, stack, known), *files]
+            try:
+                files = write_program(program, place, kind, about, photographs)
+            except (GramLoopError, OSError):
+                raise
+            except Exception as error:
+                other = "" if kind == "pt2" else "; pt2 takes every model that torch can trace"
+                raise GramLoopError(
+                    f"{about.model} cannot be written as {kind}: {first_line(error)}{other}"
+                ) from error
+            if found := _filters_of(stack):
+                code = place.with_suffix(".py")
+                code.write_text(filter_source(found, known, place.name), encoding="utf-8")
+                files.insert(0, code)
             advance("comparing it with the model")
             difference = _compared(files[-1], path, about, trials)
             places = _moved(files, path)
@@ -235,15 +243,29 @@ def _about(
     high, wide = subject.size
     shape = (batch, 3, high, wide) if subject.normalisation is None else (batch, high, wide, 3)
     words = (_FLOATS if subject.normalisation is None else _BYTES).format(batch=batch, high=high, wide=wide)
-    text, settings = _mitigations(subject, stack, stats)
-    settings |= {"precision": precision} if precision != "fp32" else {}
+    settings: dict[str, Any] = {}
+    if subject.normalisation is not None:
+        settings["normalisation"] = asdict(subject.normalisation)
+    texts, replay = [each.text for each in stack], replay_of(stack)
+    if not stack:  # what is attached to a module that came with it
+        texts, loop = [hooks.text for hooks in hooks_on(subject.root)], _attached_loop(subject.root)
+        if loop is not None and loop.config.replays:
+            replay = loop.config
+            texts.insert(0, Replay(replay).text)
+    if replay is not None:
+        settings["replay"] = replay.as_json()
+    if stats is not None and any(isinstance(each, Recentre) for each in stack):
+        taps = sorted(stats.means)
+        settings["calibration"] = {"images": stats.images, "backbone": stats.backbone, "taps": taps}
+    if precision != "fp32":
+        settings["precision"] = precision
     return About(
         __version__,
         torch.__version__,
         subject.name,
         subject.task,
         {str(number): name for number, name in subject.classes.items()},
-        text,
+        "+".join(texts),
         json.loads(json.dumps(settings)),  # as it will be read
         {subject.input_name: words},
         shape,
@@ -251,25 +273,6 @@ def _about(
         dict(subject.program.recipe),
         subject.note,
     )
-
-
-def _mitigations(
-    subject: ExportSubject, stack: Sequence[Mitigation], stats: CalibrationStats | None
-) -> tuple[str, dict[str, Any]]:
-    settings: dict[str, Any] = {}
-    if subject.normalisation is not None:
-        settings["normalisation"] = asdict(subject.normalisation)
-    texts = [each.text for each in stack] or [hooks.text for hooks in hooks_on(subject.root)]
-    replay = replay_of(stack)
-    if not stack and (loop := _attached_loop(subject.root)) is not None and loop.config.replays:
-        replay = loop.config  # of a module that came with it
-        texts = [Replay(replay).text, *texts]
-    if replay is not None:
-        settings["replay"] = replay.as_json()
-    if stats is not None and any(isinstance(each, Recentre) for each in stack):
-        taps = sorted(stats.means)
-        settings["calibration"] = {"images": stats.images, "backbone": stats.backbone, "taps": taps}
-    return "+".join(texts), settings
 
 
 def _attached_loop(root: nn.Module) -> Loop | None:
@@ -319,32 +322,9 @@ def _photographs(
         yield subject.prepare(pixels, batch).numpy()
 
 
-def _written(
-    program: ExportedProgram,
-    place: Path,
-    kind: Format,
-    about: About,
-    photographs: Iterator[NDArray[Any]],
-) -> list[Path]:
-    """The files of a program, the one that readers open last."""
-    precision, (name,) = about.settings.get("precision", "fp32"), about.input
-    convert = to_half if precision == "fp16" else None
-    if precision == "int8":
-        convert = partial(to_int8, name=name, images=photographs)
-    try:
-        return write_program(program, place, kind, about, convert)
-    except (GramLoopError, OSError):
-        raise
-    except Exception as error:
-        other = "" if kind == "pt2" else "; pt2 takes every model that torch can trace"
-        raise GramLoopError(
-            f"{about.model} cannot be written as {kind}: {first_line(error)}{other}"
-        ) from error
-
-
 def _compared(file: Path, path: Path, about: About, trials: Sequence[tuple[Tensor, Arrays]]) -> float:
     """How much the file differs from the model; refused where that is too much."""
-    run, most = open_program(file, about), TOLERANCES[about.settings.get("precision", "fp32")]
+    run, most = open_program(file, about), TOLERANCES[about.precision]
     difference = max(largest_difference(wanted, run(images.numpy()), most) for images, wanted in trials)
     if not (difference <= most and isfinite(difference)):
         raise GramLoopError(
@@ -370,23 +350,8 @@ def _filters_of(stack: Sequence[Mitigation]) -> list[PixelMitigation]:
     return [each for each in stack if isinstance(each, PixelMitigation)]
 
 
-def _write_filters(model: Path, stack: Sequence[Mitigation], stats: CalibrationStats | None) -> list[Path]:
-    """The file with the filters, if there are any."""
-    found, path = _filters_of(stack), model.with_suffix(".py")
-    if not found:
-        return []
-    path.write_text(filter_source(found, stats, model.name), encoding="utf-8")
-    return [path]
-
-
 def filter_source(stack: Sequence[PixelMitigation], stats: CalibrationStats | None, name: str) -> str:
-    """The source of a module whose ``preprocess(pixels)`` applies the filters in their order.
-
-    Args:
-        stack: the filters.
-        stats: calibration statistics, whose numbers are written into it.
-        name: of the file with the model.
-    """
+    """The source of a module whose ``preprocess(pixels)`` applies the filters before the model in the file ``name``."""
     text = "+".join(each.text for each in stack)
     lines = []
     for each in stack:

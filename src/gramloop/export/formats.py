@@ -10,7 +10,6 @@ import logging
 import os
 import shutil
 import warnings
-import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass
@@ -27,13 +26,9 @@ from torch.export import ExportedProgram
 from gramloop import __version__
 from gramloop.errors import GramLoopError
 from gramloop.tasks.graphs import METADATA, Arrays, Graph, first_line, runtime_package
-from gramloop.util.json_files import checked, parse_json
-from gramloop.util.table import Cell, Table, TableRepr
 
 Format = Literal["pt2", "onnx", "openvino"]
 ENDINGS: dict[Format, str] = {"pt2": ".pt2", "onnx": ".onnx", "openvino": ".xml"}
-FORMATS: tuple[Format, ...] = tuple(ENDINGS)
-"""What can be written."""
 ONE_FILE = 1_900_000_000  # bytes; an ONNX file ends at 2 GiB, and larger weights go into a second file
 _ONNX_PACKAGES = ("onnx", "onnx_ir", "onnxscript", "onnxruntime")
 GraphPrecision = Literal["fp32", "fp16", "int8"]
@@ -43,11 +38,10 @@ _QUANTISED = ["Conv", "MatMul", "Gemm"]  # where the time goes; norms and softma
 _PT2_MEMBER = f"{METADATA}.json"  # of the extra files
 _CLASSES = 8  # named in a table
 _Run = Callable[[NDArray[np.generic]], Arrays]
-_Convert = Callable[[Path], Path]  # an ONNX file into another with fewer bits
 
 
 @dataclass(frozen=True)
-class About(TableRepr):
+class About:
     """The description of an exported file.
 
     gramloop, torch: the versions that wrote it.
@@ -76,34 +70,31 @@ class About(TableRepr):
         """One line of JSON."""
         return json.dumps(asdict(self), ensure_ascii=False)
 
-    @classmethod
-    def from_json(cls, text: str, where: str) -> About:
-        """What `to_json` wrote, found in the file ``where``."""
-        what = "a file that gramloop export wrote"
-        return checked(parse_json(text.encode(), where, what), cls, where, what)
+    @property
+    def precision(self) -> GraphPrecision:
+        """Of weights and arithmetic."""
+        found: GraphPrecision = self.settings.get("precision", "fp32")
+        return found
 
-    def _table(self) -> Table:
-        rows: list[tuple[Cell, ...]] = [
+    def rows(self) -> list[tuple[str, str]]:
+        """What it is, for a table."""
+        named = [f"{number} {name or ''}".strip() for number, name in self.classes.items()]
+        more = f" and {len(named) - _CLASSES} more" if len(named) > _CLASSES else ""
+        return [
             ("model", self.model),
             ("task", self.task),
             ("mitigations", self.mitigations or "none"),
             *((f"input {name}", words) for name, words in self.input.items()),
             *((f"output {name}", words) for name, words in self.outputs.items()),
-            ("classes", self._class_words()),
+            ("classes", ", ".join(named[:_CLASSES]) + more if named else "none"),
             ("written by", f"gramloop {self.gramloop}, torch {self.torch}"),
         ]
-        return Table("Exported model", ("", "what it is"), tuple(rows), (self.note,) if self.note else ())
-
-    def _class_words(self) -> str:
-        named = [f"{number} {name or ''}".strip() for number, name in self.classes.items()]
-        more = f" and {len(named) - _CLASSES} more" if len(named) > _CLASSES else ""
-        return ", ".join(named[:_CLASSES]) + more if named else "none"
 
 
 def write_program(
-    program: ExportedProgram, path: Path, kind: Format, about: About, convert: _Convert | None = None
+    program: ExportedProgram, path: Path, kind: Format, about: About, images: Iterable[NDArray[Any]] = ()
 ) -> list[Path]:
-    """Write a program, and return its files, the one that readers open last."""
+    """Write a program, and return its files, the one that readers open last; int8 is calibrated on images."""
     if kind == "pt2":
         held = (*program.state_dict.values(), *program.constants.values())
         size = sum(each.nbytes for each in held if isinstance(each, Tensor))
@@ -115,18 +106,21 @@ def write_program(
     import onnx_ir as ir
 
     model = _onnx_model(program, about)
-    if convert is None and kind == "onnx":
+    if about.precision == "fp32" and kind == "onnx":
         return _save_onnx(model, path, about, program)
-    plain = path.with_name("float32.onnx")
-    ir.save(model, plain, external_data="float32.data")
-    converted = plain if convert is None else convert(plain)
+    written = path.with_name("float32.onnx")
+    ir.save(model, written, external_data="float32.data")
+    if about.precision == "fp16":
+        written = to_half(written)
+    elif about.precision == "int8":
+        written = to_int8(written, next(iter(about.input)), images)
     if kind == "onnx":
-        return _save_onnx(ir.load(converted), path, about, program)
+        return _save_onnx(ir.load(written), path, about, program)
     openvino: Any = runtime_package("openvino", path)
     with quiet():
-        made = openvino.convert_model(converted)
+        made = openvino.convert_model(written)
         made.set_rt_info(about.to_json(), [METADATA])
-        openvino.save_model(made, path, compress_to_fp16=about.settings.get("precision") == "fp16")
+        openvino.save_model(made, path, compress_to_fp16=about.precision == "fp16")
     return [path.with_suffix(".bin"), path]
 
 
@@ -174,7 +168,11 @@ def _save_onnx(model: Any, path: Path, about: About, program: ExportedProgram) -
         ir.save(model, path)
         return [path]
     # named after the weights: an older file of this name keeps its own until it is replaced
-    data = path.with_name(f"{path.name}.{_digest(program, about)}.data")
+    digest = hashlib.sha256(str(about.settings.get("precision")).encode())
+    for name, value in sorted(program.state_dict.items()):
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().numpy().data)
+    data = path.with_name(f"{path.name}.{digest.hexdigest()[:16]}.data")
     ir.save(model, path, external_data=data.name)
     return [data, path]
 
@@ -198,40 +196,11 @@ def open_program(path: Path, about: About) -> _Run:
     return run
 
 
-def read_about(path: str | Path) -> tuple[Format, About]:
-    """The format of a file and what it says of itself."""
-    path = Path(path)
-    kind = next((kind for kind, ending in ENDINGS.items() if path.suffix.lower() == ending), None)
-    if kind is None or not path.is_file():
-        raise GramLoopError(f"{path} is not a file that gramloop export writes: .pt2, .onnx or .xml")
-    text = _about_pt2(path) if kind == "pt2" else Graph(path).metadata.get(METADATA)
-    if text is None:
-        raise GramLoopError(f"{path} does not say what it is; gramloop export writes files that do")
-    return kind, About.from_json(text, str(path))
-
-
-def _about_pt2(path: Path) -> str | None:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = [each for each in archive.namelist() if each.endswith(f"/extra/{_PT2_MEMBER}")]
-            return archive.read(members[0]).decode() if len(members) == 1 else None
-    except (zipfile.BadZipFile, OSError, ValueError, RuntimeError) as error:
-        raise GramLoopError(f"{path} cannot be read as pt2: {error}") from error
-
-
 def check_packages(kind: Format, path: Path) -> None:
     """Refuse a format whose packages are not installed, before the work begins."""
     needed = {"pt2": (), "onnx": _ONNX_PACKAGES, "openvino": (*_ONNX_PACKAGES, "openvino")}
     for name in needed[kind]:
         runtime_package(name, path)
-
-
-def _digest(program: ExportedProgram, about: About) -> str:
-    digest = hashlib.sha256(str(about.settings.get("precision")).encode())
-    for name, value in sorted(program.state_dict.items()):
-        digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().numpy().data)
-    return digest.hexdigest()[:16]
 
 
 @contextmanager
@@ -264,13 +233,7 @@ def to_half(source: Path) -> Path:
 
 
 def to_int8(source: Path, name: str, images: Iterable[NDArray[Any]]) -> Path:
-    """Weights and activations of layers in 8 bits, with the ranges that activations have on images.
-
-    Args:
-        source: an ONNX file.
-        name: of its input.
-        images: arrays that it takes.
-    """
+    """Weights and activations of layers in 8 bits, with the ranges that activations have on images for the input ``name``."""
     from onnxruntime.quantization import (  # type: ignore[import-untyped]
         CalibrationDataReader,
         QuantFormat,

@@ -25,7 +25,7 @@ from gramloop.tasks.custom import ModulePredictor
 from gramloop.tasks.depth import DepthEstimator
 from gramloop.tasks.images import RGB, WEB, Normalisation, resize
 from gramloop.tasks.prediction import Prediction
-from gramloop.tasks.predictor import ViTPredictor
+from gramloop.tasks.predictor import ViTPredictor, name_of
 from gramloop.tasks.released import DenseDetector, Detector
 from gramloop.tasks.semantic import Segmenter
 
@@ -75,13 +75,11 @@ class Program(nn.Module):
             self.register_buffer("std", 255 * torch.tensor(normalisation.std)[:, None, None])
         self.eval()
 
-    def pixels(self, image: Tensor) -> Tensor:
-        """Normalised float32 (B, 3, H, W), as `gramloop.tasks.images.to_tensor` has it."""
-        return (image.permute(0, 3, 1, 2).float() - self.mean) / self.std
-
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
-        """The tensors of ``outputs``."""
-        return self.read(image if self.normalised else self.pixels(image))
+        """The tensors of ``outputs``, of pixels as `gramloop.tasks.images.to_tensor` normalises them."""
+        return self.read(
+            image if self.normalised else (image.permute(0, 3, 1, 2).float() - self.mean) / self.std
+        )
 
 
 def _segment(model: Any, normalisation: Normalisation) -> Program:
@@ -214,28 +212,28 @@ class ExportSubject:
 
 
 def _normalised(images: Tensor) -> Tensor:
-    return Program(nn.Identity(), lambda pixels: (pixels,), {}).pixels(images)
+    return Program(nn.Identity(), lambda pixels: (pixels,), {})(images)[0]  # type: ignore[no-any-return]
 
 
 def subject_of(predictor: object, size: _Size = (None, None), name: str | None = None) -> ExportSubject:
     """The subject of a predictor, a backbone or a module."""
+    named = name or name_of(predictor)
     if isinstance(predictor, ViTPredictor):
-        return _of_predictor(predictor, size, name)
+        return _of_predictor(predictor, size, named)
     if isinstance(predictor, Backbone):
         input_size = _size(size, _BACKBONE_SIDE, predictor.shape.patch, predictor)
-        named = name or type(predictor).__name__
         return ExportSubject(_features(predictor), predictor.model, FEATURES, {}, named, input_size, WEB)
     if isinstance(predictor, ModulePredictor):
-        return _of_module_predictor(predictor, size, name or predictor.name)
+        return _of_module_predictor(predictor, size, named)
     if isinstance(predictor, nn.Module):
-        return _of_module(predictor, FEATURES, {}, size, name or type(predictor).__name__)
+        return _of_module(predictor, FEATURES, {}, size, named)
     raise GramLoopError(
-        f"{name or type(predictor).__name__} is a {type(predictor).__name__}, which shows no torch module to export; there "
-        "are the embedded model, heads on a backbone, hf:FOLDER, backbones and torch modules"
+        f"{named} is a {type(predictor).__name__}, which shows no torch module to export; there are the embedded model, "
+        "heads on a backbone, hf:FOLDER, backbones and torch modules"
     )
 
 
-def _of_predictor(predictor: ViTPredictor[Prediction], size: _Size, name: str | None) -> ExportSubject:
+def _of_predictor(predictor: ViTPredictor[Prediction], size: _Size, name: str) -> ExportSubject:
     norm, backbone = predictor.normalisation, predictor.backbone
     side, multiple, note = TINY_SHORT_SIDE, backbone.shape.patch, ""
     if isinstance(predictor, Segmenter):
@@ -254,9 +252,9 @@ def _of_predictor(predictor: ViTPredictor[Prediction], size: _Size, name: str | 
         program = _windowed_detect(predictor.model, predictor.config.keep, norm)
     else:
         raise GramLoopError(f"a {type(predictor).__name__} cannot be exported")
-    input_size, named = _size(size, side, multiple, backbone), name or type(predictor).__name__
+    input_size = _size(size, side, multiple, backbone)
     return ExportSubject(
-        program, backbone.model, predictor.task, predictor.classes, named, input_size, norm, note
+        program, backbone.model, predictor.task, predictor.classes, name, input_size, norm, note
     )
 
 
