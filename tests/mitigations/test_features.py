@@ -204,7 +204,7 @@ def test_refusals_name_the_reason(vit: nn.Module, x: Tensor) -> None:
         (stats, True, "recentre's weight takes a number from 0 to 1, not True"),
         (stats, "c=x", "recentre's c takes a number from 0 to 1000, not 'x'"),
         (replace(stats, backbone="0" * 16), 0.3, "of another backbone"),
-        (replace(stats, means={9: stats.means[5]}), 0.3, "block 9 is asked for"),
+        (replace(stats, means={9: stats.means[5]}), 0.3, "of another backbone"),
         (replace(stats, means={}), 0.3, "needs calibration statistics of in-distribution images, with means"),
         ("none.safetensors", 0.3, "cannot read the calibration statistics"),
     ]:

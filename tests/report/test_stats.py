@@ -321,7 +321,7 @@ def test_the_command_says_which_to_take_and_writes_all_of_it(
     assert all(len(line) <= 80 for line in lines if not line.startswith("  "))
     assert "Use all: mIoU under shift rises" in (out / "report.md").read_text()
     assert '<p class="sentence">Use all: ' in (out / "index.html").read_text()
-    stored = read_mitigations(out / "best.json").stack
+    stored = read_mitigations(out / "best.json")[0]
     assert stack_text(stored) == "median+replay:window=3-4+recentre:0.3"
     for ending in ("md", "csv", "tex"):
         assert (out / "tables" / f"scenes-c-pairs.{ending}").is_file()

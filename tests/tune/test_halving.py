@@ -74,11 +74,6 @@ def test_few_candidates_need_no_rung():
     assert plan.predictions == 2 * 30 + 40
 
 
-def test_halving_needs_its_numbers():
-    with pytest.raises(GramLoopError, match="a finalist and a candidate, not 0 and 2"):
-        plan_schedule(500, 2, StageSize(10, 3), StageSize(10, 3), StageSize(10, 4), finalists=0)
-
-
 def test_room_for_combinations_is_given_up_before_candidates_are():
     stages = StageSize(40, 11), StageSize(25, 11), StageSize(35, 16)
     rich = plan_schedule(2000, 18, *stages, joining=(3, 2), judged=2, baseline=1)
@@ -93,7 +88,8 @@ def test_room_for_combinations_is_given_up_before_candidates_are():
     [
         ({"confidence": 1.0}, "confidence is 1.0"),
         ({"clean_tolerance": -1.0}, "clean_tolerance is -1.0"),
-        ({"max_cost": 0.9}, "it is 1 baseline forward or more"),
+        ({"max_cost": 0.9}, "max_cost is 0.9; it is 1 or more"),
+        ({"finalists": 0}, "finalists is 0; it is 1 or more"),
     ],
 )
 def test_options_out_of_range(options, message):

@@ -75,7 +75,7 @@ def test_the_true_best_is_found_within_the_budget(noise):
     assert found.config == ReplayConfig(window=(2, 2), replays=1, strength=0.5)
     assert found.outcome.predictions == found.search.schedule.predictions == Counting.count
     assert 1000 - 15 <= Counting.count <= 1000  # less than one more image of the decision is left over
-    words = {part.name: part.verdict for part in found.outcome.holdout}
+    words = {name: part["verdict"] for name, part in found.outcome.leader.holdout.items()}
     assert words["searched families"] == "helps"
     assert words["clean"] == "not significantly different"
 
@@ -154,7 +154,7 @@ def test_winners_of_different_stages_are_stacked_within_the_budget(budget):
     if budget == 1200:  # 0.15 more of the pixels, in three stages
         assert found.mitigations == "on-pixels:1+replay:window=2-2,replays=1,strength=0.5+on-features:2"
         assert found.config == ReplayConfig(window=(2, 2), replays=1, strength=0.5)
-        words = {part.name: part.verdict for part in found.outcome.holdout}
+        words = {name: part["verdict"] for name, part in found.outcome.leader.holdout.items()}
         assert words["searched families"] == "helps"
 
 

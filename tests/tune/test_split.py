@@ -108,7 +108,9 @@ def test_a_pattern_keeps_images_for_the_verdict_and_the_verdict_to_them(here, th
 
 def test_a_pattern_that_keeps_too_few_or_too_many_is_refused():
     images = conditions(20, "fog/3")
-    with pytest.raises(GramLoopError, match=r"frame-0001 keeps 1 images of clean .* at least 3 are needed"):
+    with pytest.raises(
+        GramLoopError, match=r"clean has 1 images that frame-0001 keeps .* at least 3 are needed"
+    ):
         split_data(images, judge_on="frame-0001")
     with pytest.raises(
         GramLoopError, match=r"without those that frame-00\* keeps .* too few for search, decide"

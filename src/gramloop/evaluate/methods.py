@@ -129,9 +129,8 @@ def parse_method(text: str) -> Method:
     if name in REPLAYS:
         raise GramLoopError(f"{name} has its settings already; give a method with others another name")
     if rest.endswith(".json"):
-        stored = read_mitigations(rest)
-        stack = stored.stack or (Replay(ReplayConfig(replays=0)),)
-        return Method(name, stack, calibration_file=stored.calibration)
+        stack, calibration = read_mitigations(rest)
+        return Method(name, stack or (Replay(ReplayConfig(replays=0)),), calibration_file=calibration)
     return Method(name, (Replay(parse_replay(rest)),))
 
 

@@ -9,18 +9,12 @@ if TYPE_CHECKING:
     from gramloop.mitigations.calibration import CalibrationStats, calibrate, split_for_calibration
     from gramloop.mitigations.features import recentre
     from gramloop.mitigations.mitigated import Mitigated, apply, check_stack, mitigate, stack_cost
-    from gramloop.mitigations.stack import (
-        StoredMitigations,
-        parse_mitigations,
-        read_mitigations,
-        stack_text,
-        write_mitigations,
-    )
+    from gramloop.mitigations.stack import parse_mitigations, read_mitigations, stack_text, write_mitigations
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
-    "STAGES", "CalibrationStats", "Mitigated", "Mitigation", "StoredMitigations", "apply", "calibrate", "check_stack",
-    "mitigate", "parse_mitigations", "read_mitigations", "recentre", "split_for_calibration", "stack_cost", "stack_text",
+    "STAGES", "CalibrationStats", "Mitigated", "Mitigation", "apply", "calibrate", "check_stack", "mitigate",
+    "parse_mitigations", "read_mitigations", "recentre", "split_for_calibration", "stack_cost", "stack_text",
     "write_mitigations",
 ]  # fmt: skip

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
 from gramloop.mitigations.feature_hooks import (
-    FEATURE_PLACES,
     FeatureHooks,
     FeatureSource,
     Place,
@@ -30,7 +29,7 @@ from gramloop.mitigations.features import patch_mean
 from gramloop.replay.adaptive import image_noise, noise_response
 from gramloop.replay.vit import ViT
 from gramloop.util.files import atomic_write
-from gramloop.util.json_files import parse_json
+from gramloop.util.json_files import checked, parse_json
 
 if TYPE_CHECKING:
     from gramloop.tasks.predictor import AnyPredictor
@@ -69,9 +68,8 @@ class CalibrationStats:
         """Refuse statistics of another backbone or of other blocks than the head reads."""
         if not self.means:
             return
-        own = backbone_fingerprint(source.vit)
-        wrong = [each for each in self.means.values() if source.width and each.shape != (source.width,)]
-        if wrong or (own and self.backbone and own != self.backbone):
+        own, known = backbone_fingerprint(source.vit), self.backbone
+        if max(self.means) >= source.vit.depth or (own and known and own != known):
             raise GramLoopError(
                 "the calibration statistics are of another backbone; calibrate again with this model"
             )
@@ -88,30 +86,31 @@ class CalibrationStats:
 
         tensors = {f"mean.{tap}": value.contiguous() for tap, value in self.means.items()}
         tensors |= {f"spread.{tap}": value.contiguous() for tap, value in self.spreads.items()}
-        names = ("noise", "images", "backbone", "input_noise", "at")
-        about = {**{name: getattr(self, name) for name in names}, "pixels": dict(self.pixels)}
+        about = {name: getattr(self, name) for name in ("noise", "images", "backbone", "input_noise", "at")}
+        about["pixels"] = dict(self.pixels)
         # one entry: safetensors writes several in any order, and equal statistics should make equal files
         atomic_write(Path(path), save(tensors, metadata={_KIND: json.dumps(about)}))
 
     @classmethod
     def read(cls, path: str | Path) -> CalibrationStats:
         """Read a file of `save`."""
-        about, tensors = _read_file(path)
+        from safetensors import SafetensorError, safe_open
+
+        what = "a file of calibration statistics"
         try:
-            stats = cls(
-                _by_block(tensors, "mean."),
-                _by_block(tensors, "spread."),
-                noise=None if about["noise"] is None else float(about["noise"]),
-                images=int(about["images"]),
-                backbone=str(about["backbone"]),
-                input_noise=None if about["input_noise"] is None else float(about["input_noise"]),
-                pixels={str(name): float(value) for name, value in about["pixels"].items()},
-                at=FEATURE_PLACES[FEATURE_PLACES.index(about["at"])],
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise GramLoopError(
-                f"{path} is no file of calibration statistics that gramloop wrote: {error!r}"
-            ) from error
+            with safe_open(path, framework="pt") as opened:
+                stored = opened.metadata() or {}
+                tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
+        except (OSError, SafetensorError) as error:
+            raise GramLoopError(f"cannot read the calibration statistics {path}: {error}") from error
+        if _KIND not in stored:
+            raise GramLoopError(f"{path} holds no calibration statistics; gramloop calibrate writes them")
+        about = parse_json(stored[_KIND].encode(), str(path), what)
+        stats = cls(
+            {int(name[5:]): value for name, value in tensors.items() if name.startswith("mean.")},
+            {int(name[7:]): value for name, value in tensors.items() if name.startswith("spread.")},
+            **vars(checked(about, _Numbers, str(path), what)),
+        )
         if stats.means.keys() != stats.spreads.keys() or not (stats.means or stats.pixels):
             raise GramLoopError(f"{path} lacks the mean or the spread of a block; calibrate again")
         return stats
@@ -122,22 +121,16 @@ def read_stats(given: CalibrationStats | str | Path | None) -> CalibrationStats 
     return CalibrationStats.read(given) if isinstance(given, str | Path) else given
 
 
-def _read_file(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    from safetensors import SafetensorError, safe_open
+@dataclass(frozen=True)
+class _Numbers:
+    """What the metadata of a file hold of `CalibrationStats`."""
 
-    try:
-        with safe_open(path, framework="pt") as opened:
-            stored = opened.metadata() or {}
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
-    except (OSError, SafetensorError) as error:
-        raise GramLoopError(f"cannot read the calibration statistics {path}: {error}") from error
-    if _KIND not in stored:
-        raise GramLoopError(f"{path} holds no calibration statistics; gramloop calibrate writes them")
-    return parse_json(stored[_KIND].encode(), str(path), "a file of calibration statistics"), tensors
-
-
-def _by_block(tensors: Mapping[str, Tensor], kind: str) -> dict[int, Tensor]:
-    return {int(name.split(".")[1]): value for name, value in tensors.items() if name.startswith(kind)}
+    noise: float | None
+    images: int
+    backbone: str
+    input_noise: float | None
+    pixels: dict[str, float]
+    at: Place
 
 
 def calibrate(model: AnyPredictor | nn.Module, images: Iterable[Any], **description: Any) -> CalibrationStats:
@@ -164,8 +157,7 @@ def calibrate(model: AnyPredictor | nn.Module, images: Iterable[Any], **descript
             appearances.append(appearance(pixels))
             yield partial(predictor.predict, pixels)
 
-    source = None if predictor.host is None else feature_source(predictor, "calibrate")
-    seen = FeatureRecorder(source)
+    seen = FeatureRecorder(None if predictor.host is None else feature_source(predictor, "calibrate"))
     seen.run(predicted())
     return seen.stats(len(levels), _level(levels), appearance_range(appearances))
 

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,6 @@ from gramloop.replay.guards import hide_from_compiler, registering, show_to_comp
 from gramloop.replay.vit import TokenLayout, ViT, find_vit
 
 Place = Literal["norm", "states", "blocks"]
-FEATURE_PLACES: tuple[Place, ...] = get_args(Place)
 # a block, its patches (B, N, C) as the head reads them, and which are valid (B, N) → others; None leaves them
 Change = Callable[[int, Tensor, Tensor | None], Tensor | None]
 Registration = tuple[Callable[..., RemovableHandle], Callable[..., Any]]  # a method of a module, and a hook
@@ -43,12 +42,6 @@ class FeatureSource:
     model: nn.Module
     backbone: Backbone | None = None
     taps: tuple[int, ...] = ()
-
-    @property
-    def width(self) -> int | None:
-        """Channels of a patch, if the final norm has weights."""
-        weight = getattr(self.vit.final_norm, "weight", None)
-        return int(weight.shape[-1]) if isinstance(weight, Tensor) else None
 
     def places(self) -> list[tuple[Place, tuple[int, ...]]]:
         """Where its head may read patches, and of which blocks; the likeliest place first."""
@@ -180,11 +173,6 @@ class FeatureHooks(Hooks):
         super().__init__(this_thread)
         self.vit, self.at, self.taps, self._change = source.vit, at, tuple(sorted(taps)), change
         vit = source.vit
-        if wrong := [tap for tap in self.taps if not 0 <= tap < vit.depth]:
-            raise GramLoopError(
-                f"{vit.name} has the blocks 0 to {vit.depth - 1}, and block {wrong[0]} is asked for; the calibration "
-                "statistics are of another backbone"
-            )
         if at == "norm" and source.backbone is not None:
             self.register((source.backbone.tap_point.register_forward_hook, self._after_tap))
             return
@@ -245,10 +233,8 @@ class FeatureHooks(Hooks):
     def _after_vit(self, vit: nn.Module, args: Any, output: Any) -> Any:
         if not self._here.listens:
             return None
-        for name, blocks in (
-            ("feature_maps", _returned_blocks(self.vit)),
-            ("hidden_states", range(self.vit.depth)),
-        ):
+        shown = {"feature_maps": _returned_blocks(self.vit), "hidden_states": range(self.vit.depth)}
+        for name, blocks in shown.items():
             states = getattr(output, name, None)
             if isinstance(states, tuple) and states:
                 first = len(states) - len(blocks)  # what comes before the first block

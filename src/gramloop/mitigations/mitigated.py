@@ -53,9 +53,8 @@ def check_stack(
         stack: the mitigations.
         predictor: what predicts with them.
         stats: calibration statistics, if there are any.
-        calibrates: they will be learnt before anything is predicted.
+        calibrates: whether they will be learnt before anything is predicted.
     """
-    predictor = predictor
     for each in stack:
         each.check(predictor, stack, stats)
         if each.calibration(predictor) == "required" and not calibrates:
@@ -85,7 +84,7 @@ def apply(
     return Mitigated(stack, predictor, known)
 
 
-class Attachment(ExitStack):
+class Attachment(ExitStack[None]):
     """What `mitigate` attached to a model."""
 
     def detach(self) -> None:
@@ -111,8 +110,7 @@ def mitigate(
         predictor: whose model it is, where its head is known.
     """
     stack, known = read_stack(mitigations, stats)
-    attached = Attachment()
-    try:
+    with Attachment() as attached:  # undone where one is refused
         for each in stack:
             if isinstance(each, Replay):
                 attached.enter_context(attach(model, each.config, this_thread=this_thread))
@@ -123,10 +121,7 @@ def mitigate(
                     f"{each.text} acts on {each.stage}, which is not part of the model; gramloop.mitigations.apply takes it "
                     "with a predictor"
                 )
-    except BaseException:
-        attached.close()
-        raise
-    return attached
+        return attached.pop_all()
 
 
 class Mitigated(BasePredictor[Prediction]):
@@ -146,10 +141,8 @@ class Mitigated(BasePredictor[Prediction]):
     def cost(self, replay: ReplayConfig | None = None, paired: bool = False) -> Cost:
         """Blocks executed for one view of an image, over all forward passes."""
         self._check_pair(replay, paired)
-        one, scales = (
-            self.predictor.cost(replay or self._replay, self._both(paired)),
-            stack_scales(self.stack),
-        )
+        one = self.predictor.cost(replay or self._replay, self._both(paired))
+        scales = stack_scales(self.stack)
         area = sum(scale**2 for scale in scales) / len(scales)
         return Cost(one.blocks * len(scales), one.baseline, area)
 

@@ -116,30 +116,21 @@ def _parse_one(text: str) -> Mitigation:
     return KINDS[name].parse(arguments)
 
 
-@dataclass(frozen=True)
-class StoredMitigations:
-    """The mitigations of a file, and the file of calibration statistics that belongs to them, checked."""
+def read_mitigations(path: str | Path) -> tuple[Stack, Path | None]:
+    """Read a file that `gramloop tune` wrote, also one of a replay alone.
 
-    stack: Stack
-    calibration: Path | None = None
-
-    def read_stats(self) -> CalibrationStats | None:
-        """The calibration statistics, if the file names some."""
-        return read_stats(self.calibration)
-
-
-def read_mitigations(path: str | Path) -> StoredMitigations:
-    """Read a file that `gramloop tune` wrote, also one of a replay alone; an empty stack is the baseline."""
+    Returns:
+        The mitigations, none for the baseline; and the file of calibration statistics that belongs to them, checked.
+    """
     content = read_content(path)
     try:
-        calibration = _checked_file(Path(path), content.get("calibration"))
-        stack = stack_from_json(content)
+        calibration, stack = _checked_file(Path(path), content.get("calibration")), stack_from_json(content)
     except GramLoopError as error:
         raise GramLoopError(f"{path}: {error}") from error
     if not stack:
         raise GramLoopError(f"{path} holds neither a replay nor other mitigations")
     replay = replay_alone(stack)
-    return StoredMitigations(() if replay is not None and not replay.replays else stack, calibration)
+    return () if replay is not None and not replay.replays else stack, calibration
 
 
 def write_mitigations(
@@ -218,13 +209,13 @@ def read_stack(
     """A text, a file of `gramloop tune`, a replay or mitigations as a stack; a file brings its own statistics."""
     known = read_stats(stats)
     if isinstance(mitigations, ReplayConfig):
-        return (Replay(mitigations),), known
+        mitigations = Replay(mitigations)
     if isinstance(mitigations, Mitigation):
-        return (mitigations,), known
-    text = str(mitigations) if isinstance(mitigations, str | Path) else None
-    if text is None:
-        return ordered(mitigations), known  # type: ignore[arg-type]
+        mitigations = (mitigations,)
+    if not isinstance(mitigations, str | Path):
+        return ordered(mitigations), known
+    text = str(mitigations)
     if isinstance(mitigations, Path) or (text.endswith(".json") and not names_mitigations(text)):
-        stored = read_mitigations(text)
-        return stored.stack, known or stored.read_stats()
+        stack, file = read_mitigations(text)
+        return stack, known or read_stats(file)
     return parse_mitigations(text), known

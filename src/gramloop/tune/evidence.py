@@ -20,7 +20,6 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,6 @@ from gramloop.metrics.bootstrap import (
     UNDECIDED,
     Delta,
     Interval,
-    VerdictWord,
     Weights,
     cluster_bootstrap,
     image_bootstrap,
@@ -68,6 +66,7 @@ class Measured:
 
 
 Measurement = Mapping[str, Measured]  # by condition; every one has images
+HoldoutResult = Mapping[str, Any]  # of one part of the held-out data, in plain values
 
 
 @dataclass(frozen=True)
@@ -120,15 +119,14 @@ def estimate_gain(scoring: Scoring, measured: Measurement) -> GainEstimate:
     gains: dict[str, list[NDArray[np.float64]]] = {}
     for key, each in measured.items():
         gains.setdefault(family(key), []).append(_jackknifed(scoring, each, folds))
-    clean = gains.pop(CLEAN, None)
-    shifted = np.array([_mean(np.array(each)) for each in gains.values()])  # (families, 1 + folds)
-    gain, over_images = _estimate(_mean(shifted)) if len(shifted) else (math.nan, math.nan)
-    known = shifted[np.isfinite(shifted[:, 0]), 0] if len(shifted) else np.zeros(0)
+    clean, clean_variance = _estimate(_mean(gains.pop(CLEAN, []), folds))
+    families = [_mean(each, folds) for each in gains.values()]
+    gain, over_images = _estimate(_mean(families, folds))
+    known = np.array([each[0] for each in families if math.isfinite(each[0])])
     over_families = float(known.var(ddof=1)) / len(known) if len(known) > 1 else math.nan
     variances = [each for each in (over_families, over_images) if math.isfinite(each)]
     error = math.sqrt(sum(variances)) if variances else math.nan
-    kept, kept_variance = _estimate(_mean(np.array(clean))) if clean else (math.nan, math.nan)
-    return GainEstimate(gain, error, kept, math.sqrt(kept_variance))
+    return GainEstimate(gain, error, clean, math.sqrt(clean_variance))
 
 
 def _jackknifed(scoring: Scoring, measured: Measured, folds: int) -> NDArray[np.float64]:  # → (1 + folds,)
@@ -142,11 +140,12 @@ def _jackknifed(scoring: Scoring, measured: Measured, folds: int) -> NDArray[np.
     return gains
 
 
-def _mean(rows: NDArray[np.float64]) -> NDArray[np.float64]:  # (n, 1 + folds) → (1 + folds,)
+def _mean(rows: Sequence[NDArray[np.float64]], folds: int) -> NDArray[np.float64]:  # → (1 + folds,)
     """The mean over rows that have a value."""
-    known = np.isfinite(rows)
-    number, total = known.sum(axis=0), np.where(known, rows, 0.0).sum(axis=0)
-    mean: NDArray[np.float64] = np.divide(total, number, out=np.full(rows.shape[1], np.nan), where=number > 0)
+    table = np.array(rows).reshape(-1, 1 + folds)
+    known = np.isfinite(table)
+    number, total = known.sum(axis=0), np.where(known, table, 0.0).sum(axis=0)
+    mean: NDArray[np.float64] = np.divide(total, number, out=np.full(1 + folds, np.nan), where=number > 0)
     return mean
 
 
@@ -172,12 +171,7 @@ class DecisionTest:
 
 
 def weigh_finalists(scoring: Scoring, finalists: Sequence[Measurement]) -> list[DecisionTest]:
-    """How much speaks for each finalist, on the images of the decision.
-
-    Args:
-        scoring: how statistics become scores.
-        finalists: what each of them did, on the same images.
-    """
+    """How much speaks for each finalist, on the same images of the decision."""
     units = sorted({unit for each in finalists for measured in each.values() for unit in measured.units})
     swaps = _signs(len(units)) < 0
     gains = np.array([_swapped_gains(scoring, each, units, swaps) for each in finalists])
@@ -230,93 +224,73 @@ def _max_t(statistics: NDArray[np.float64]) -> NDArray[np.float64]:  # (finalist
     return p
 
 
-@dataclass(frozen=True)
-class HoldoutResult:
-    """One part of the held-out data: the scores of baseline and candidate, and the gain's intervals."""
-
-    name: str
-    images: int
-    families: int  # 0 for clean images
-    baseline: float
-    mitigated: float
-    over_families: Interval | None  # None with fewer than two families
-    over_images: Interval | None  # None where conditions have different images
-    label_free: bool = False  # scores are agreement with the clean prediction
-
-    @property
-    def gain(self) -> float:
-        """In points, of the unrounded scores."""
-        return self.mitigated - self.baseline
-
-    @cached_property
-    def interval(self) -> Interval | None:
-        """The one that decides: it spans what families and images give, each corrected for few units."""
-        return spanning(widened(each) for each in (self.over_families, self.over_images) if each is not None)
-
-    @property
-    def verdict(self) -> VerdictWord:
-        """Whether it helps or hurts, by that interval."""
-        return UNDECIDED if self.interval is None else verdict(self.interval)
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain values."""
-        if self.label_free and self.name == CLEAN:  # how far predictions change is no gain and no loss
-            return {"images": self.images, "families": 0, "agreement": finite(self.mitigated)}
-        return {
-            "images": self.images,
-            "families": self.families,
-            "baseline score": finite(self.baseline),
-            "mitigated score": finite(self.mitigated),
-            "gain": finite(self.gain),
-            "over families": _interval_json(self.over_families),
-            "over images": _interval_json(self.over_images),
-            "95% interval": None if self.interval is None else [self.interval.low, self.interval.high],
-            "verdict": self.verdict,
-        }
-
-
 def judge(
     scoring: Scoring, split: Split, measured: Measurement, label_free: bool = False
-) -> tuple[HoldoutResult, ...]:
-    """The results of one candidate: searched families, other families and clean images, where there are any."""
-    found = []
-    parts = (("searched families", split.seen), ("other families", split.unseen), (CLEAN, (CLEAN,)))
-    for name, families in parts:
+) -> dict[str, HoldoutResult]:
+    """The verdict on one candidate: searched families, other families and clean images, where there are any."""
+    found = {}
+    parts = {"searched families": split.seen, "other families": split.unseen, CLEAN: (CLEAN,)}
+    for name, families in parts.items():
         shown = {key: each for key, each in measured.items() if family(key) in families}
         if shown:
-            found.append(_judge(name, scoring, shown, label_free))
-    return tuple(found)
+            found[name] = _judge(scoring, shown, name == CLEAN, label_free)
+    return found
 
 
-def _judge(name: str, scoring: Scoring, measured: Measurement, label_free: bool) -> HoldoutResult:
+def _judge(scoring: Scoring, measured: Measurement, clean: bool, label_free: bool) -> HoldoutResult:
     shared = _shared_images(measured)
-    kept = measured if shared is None else shared
+    kept = shared or measured
+    images = min(len(each.samples) for each in kept.values())
+    baseline = float(np.mean([scoring.score(each.baseline) for each in kept.values()]))
+    mitigated = float(np.mean([scoring.score(each.candidate) for each in kept.values()]))
+    if clean and label_free:  # how far predictions change is no gain and no loss
+        return {"images": images, "families": 0, "agreement": finite(mitigated)}
     deltas = {key: scoring.delta(each) for key, each in kept.items()}
     gains: dict[str, list[float]] = {}
     for key, delta in deltas.items():
         every = np.ones((1, len(kept[key].samples)), dtype=np.int64)
         gains.setdefault(family(key), []).append(float(delta(every)[0]))
-    return HoldoutResult(
-        name,
-        min(len(each.samples) for each in kept.values()),
-        0 if name == CLEAN else len(gains),
-        float(np.mean([scoring.score(each.baseline) for each in kept.values()])),
-        float(np.mean([scoring.score(each.candidate) for each in kept.values()])),
-        cluster_bootstrap(gains) if len(gains) > 1 else None,
-        None if shared is None else _over_images(deltas, next(iter(shared.values())).units),
-        label_free,
-    )
+    over_families = cluster_bootstrap(gains) if len(gains) > 1 else None
+    over_images = _over_images(deltas, next(iter(shared.values())).units) if shared else None
+    families = 0 if clean else len(gains)
+    return holdout_result(images, families, baseline, mitigated, over_families, over_images)
 
 
-def _shared_images(measured: Measurement) -> dict[str, Measured] | None:
-    """The images that every condition has, in the order of their ids; None if there are fewer than two."""
+def holdout_result(
+    images: int,
+    families: int,
+    baseline: float,
+    mitigated: float,
+    over_families: Interval | None,
+    over_images: Interval | None,
+) -> HoldoutResult:
+    """Scores and the verdict, by the interval that spans both of these, each corrected for few units.
+
+    There is none over fewer than two families, nor over images where conditions have different ones.
+    """
+    interval = spanning(widened(each) for each in (over_families, over_images) if each is not None)
+    return {
+        "images": images,
+        "families": families,
+        "baseline score": finite(baseline),
+        "mitigated score": finite(mitigated),
+        "gain": finite(mitigated - baseline),
+        "over families": _interval_json(over_families),
+        "over images": _interval_json(over_images),
+        "95% interval": None if interval is None else [interval.low, interval.high],
+        "verdict": UNDECIDED if interval is None else verdict(interval),
+    }
+
+
+def _shared_images(measured: Measurement) -> dict[str, Measured]:
+    """The images that every condition has, in the order of their ids; nothing if there are fewer than two."""
     places = {
         key: {sample.image_id: place for place, sample in enumerate(each.samples)}
         for key, each in measured.items()
     }
     common = sorted(set.intersection(*map(set, places.values())))
     if len(common) < 2:
-        return None
+        return {}
     return {key: each.take([places[key][name] for name in common]) for key, each in measured.items()}
 
 

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gramloop.errors import GramLoopError
 from gramloop.evaluate.options import DataOptions
 from gramloop.tasks.options import ModelOptions
-from gramloop.util.options import MANY, group, option
+from gramloop.util.options import MANY, check_limits, group, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,18 +21,25 @@ class SearchOptions:
         "is not counted",
         None,
         metavar="X",
+        limits=(1, MANY),
     )
     clean_tolerance: float | None = option(
         "points that clean images may lose (0.1); with --truth clean, points by which their predictions may change (any, "
         "since a change need not be a loss)",
         None,
         metavar="P",
+        limits=(0, MANY),
     )
     confidence: float = option(
-        "that the choice beats nothing, over all finalists together (0.95)", 0.95, metavar="P"
+        "that the choice beats nothing, over all finalists together (0.95)",
+        0.95,
+        metavar="P",
+        limits=(0.5, 0.9999),
     )
-    finalists: int = option("in the decision (3)", 3, metavar="N")
-    block: int = option("N consecutive images belong together, as video frames do (1)", 1, metavar="N")
+    finalists: int = option("in the decision (3)", 3, metavar="N", limits=(1, MANY))
+    block: int = option(
+        "N consecutive images belong together, as video frames do (1)", 1, metavar="N", limits=(1, MANY)
+    )
     unseen: Sequence[str] | None = option(
         "a shift, or a group such as noise, that only the verdict sees; can be repeated (a third of them)",
         None,
@@ -49,18 +55,7 @@ class SearchOptions:
     seed: int = option("another split of the same data (0)", 0, metavar="N")
 
     def __post_init__(self) -> None:
-        tolerance = 0.0 if self.clean_tolerance is None else self.clean_tolerance
-        checks = (
-            (0.5 <= self.confidence < 1, f"confidence is {self.confidence}; it is 0.5 or more and below 1"),
-            (tolerance >= 0, f"clean_tolerance is {self.clean_tolerance}; it is 0 or more"),
-            (
-                self.max_cost is None or self.max_cost >= 1,
-                f"max_cost is {self.max_cost}; it is 1 baseline forward or more",
-            ),
-        )
-        for right, message in checks:
-            if not right:
-                raise GramLoopError(message)
+        check_limits(self)
 
 
 @dataclass(frozen=True, kw_only=True)

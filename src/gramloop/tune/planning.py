@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -21,7 +20,7 @@ from gramloop.evaluate.planning import Request, plan_and_model
 from gramloop.evaluate.provenance import PlannedImages, plan_workload
 from gramloop.evaluate.store import PLAN, SCENES
 from gramloop.mitigations.calibration import MIN_IMAGES, read_stats
-from gramloop.mitigations.mitigated import stack_cost
+from gramloop.mitigations.mitigated import check_stack, stack_cost
 from gramloop.mitigations.stack import Stack, replay_alone, stack_json
 from gramloop.replay.config import ReplayConfig
 from gramloop.tasks.identity import Behaviour
@@ -43,14 +42,15 @@ from gramloop.tune.space import (
     NO_EXTRA_COST,
     Candidates,
     Space,
+    affordable,
     default_space,
     list_candidates,
     read_values,
     replay_values,
 )
-from gramloop.util.files import file_digest
+from gramloop.util.files import file_digest, sha256
 from gramloop.util.json_files import checked, read_json
-from gramloop.util.table import Cell, Column, Table
+from gramloop.util.table import Column, Table
 
 SCENE_SPLIT = "tune"  # scenes that neither evaluate nor the demonstration shows
 DEFAULT_SEVERITY = 3  # of a generated suite, by default
@@ -82,17 +82,6 @@ class Target:
     calibration: str | None = None
     behaviour: Behaviour | None = None
     asked: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-    def __post_init__(self) -> None:
-        if not any(key != CLEAN for key in self.images):
-            raise GramLoopError("tuning needs at least one shifted condition in addition to the clean images")
-        clean = set(self.images.get(CLEAN, ()))
-        for key, ids in self.images.items() if self.workload.label_free else ():
-            if lacking := [each for each in ids if each not in clean]:
-                raise GramLoopError(
-                    f"the truth clean needs every image without its shift too, and {lacking[0]} of {key} is not among "
-                    "the clean ones"
-                )
 
     def identity(self) -> dict[str, object]:
         """What decides the outcome: model and data, the truth, and the calibration statistics."""
@@ -180,15 +169,13 @@ class Search:
         """What is measured, named by sixteen hexadecimal digits over everything that decides the outcome."""
         content = {name: value for name, value in self.plan.items() if name not in UNHASHED}
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-        return replace(self.target.workload, hash=hashlib.sha256(text.encode()).hexdigest()[:16])
+        return replace(self.target.workload, hash=sha256(text.encode())[:16])
 
     @property
     def tolerance(self) -> float:
         """Points that clean images may lose, or without labels change by."""
-        given = self.options.clean_tolerance
-        return (
-            given if given is not None else ANY_CHANGE if self.target.workload.label_free else CLEAN_TOLERANCE
-        )
+        usual = ANY_CHANGE if self.target.workload.label_free else CLEAN_TOLERANCE
+        return usual if self.options.clean_tolerance is None else self.options.clean_tolerance
 
     @property
     def too_few(self) -> str:
@@ -207,6 +194,14 @@ class Search:
         """Work relative to the baseline forward, at most."""
         return stack_cost(stack, self.target.predictor).multiplier
 
+    def allows(self, stack: Stack) -> bool:
+        """Whether a combination of candidates can run and keeps the cost limit."""
+        try:
+            check_stack(stack, self.target.predictor, self.offered.stats, self.offered.calibrates)
+        except GramLoopError:
+            return False
+        return affordable(self.cost(stack), self.options.max_cost)
+
 
 def search_suite(
     asked: TuneOptions, *, held: Model | None = None, space: Space | None = None, scenes: Path | None = None
@@ -222,19 +217,18 @@ def search_suite(
     read_search_plan(asked.out)  # another folder is refused before scenes are drawn into it
     values = read_values(asked.space.values)
     named = Space(mitigations=asked.space.mitigation)  # a typo is reported before anything is opened
+    usual = [DEFAULT_SEVERITY] if find_suite(asked.suite).generated else []
+    file = asked.space.calibration
     request = request_for(
         asked.suite, asked.data, asked.model, scenes or asked.out / SCENES, held=held, split=SCENE_SPLIT
     )
-    usual = [DEFAULT_SEVERITY] if find_suite(asked.suite).generated else []
-    file = asked.space.calibration
-    target = suite_target(
-        replace(
-            request,
-            severities=request.severities or usual,
-            calibration=None if file is None else str(file.resolve()),
-            threads=asked.threads,
-        )
+    request = replace(
+        request,
+        severities=request.severities or usual,
+        calibration=None if file is None else str(file.resolve()),
+        threads=asked.threads,
     )
+    target = suite_target(request)
     if space is None and values:
         depth = len(target.predictor.blocks)
         if not depth:
@@ -248,14 +242,7 @@ def search_suite(
 def plan_search(
     target: Target, space: Space | None, budget: int, options: SearchOptions | None = None
 ) -> Search:
-    """Split the data, list the candidates and divide the budget; nothing is predicted yet.
-
-    Args:
-        target: the model and its images.
-        space: what to choose from; by default cheap mitigations of every stage and some replays.
-        budget: predictions, everything included.
-        options: how candidates are compared.
-    """
+    """Split the data, list the candidates and divide the budget; nothing is predicted yet."""
     options, predictor = options or SearchOptions(), target.predictor
     names = ("block", "unseen", "judge_on", "seed")
     split = split_data(target.images, **{name: getattr(options, name) for name in names})
@@ -284,7 +271,7 @@ def _within_budget(offered: Candidates, many: int, seed: int) -> tuple[Stack, ..
     def order(number: int) -> tuple[bool, str]:
         stack, config = offered.stacks[number], replay_alone(offered.stacks[number])
         text = json.dumps(stack_json(stack) if config is None else config.as_json(), sort_keys=True)
-        return config is not None, hashlib.sha256(f"{seed}\t{text}".encode()).hexdigest()
+        return config is not None, sha256(f"{seed}\t{text}".encode())
 
     kept = sorted(range(len(offered.stacks)), key=order)[:many]
     return tuple(offered.stacks[number] for number in sorted(kept))
@@ -303,20 +290,7 @@ def read_search_plan(folder: Path) -> dict[str, Any] | None:
 
 def describe_search(search: Search) -> Table:
     """What will be run, stage by stage."""
-    schedule, rows = search.schedule, list[tuple[Cell, ...]]()
-    if schedule.calibration:
-        rows.append(("calibration", None, schedule.calibration, schedule.calibration))
-    for number, rung in enumerate(schedule.rungs, 1):
-        rows.append(
-            (
-                f"rung {number}",
-                rung.candidates + rung.joining,
-                rung.cells,
-                rung.predictions + schedule.baseline * rung.fresh,
-            )
-        )
-    rows.append(("decision", schedule.finalists, schedule.decide.cells, schedule.decide_predictions))
-    rows.append(("verdict", schedule.judged, schedule.verdict.cells, schedule.verdict_predictions))
+    schedule = search.schedule
     columns = (
         Column("stage", kind="text"),
         Column("candidates"),
@@ -324,7 +298,7 @@ def describe_search(search: Search) -> Table:
         Column("predictions"),
     )
     title = f"{schedule.candidates} of {schedule.offered} candidates, at most {schedule.predictions} of {schedule.budget} predictions"
-    return Table(title, columns, rows, _search_notes(search))
+    return Table(title, columns, schedule.stages, _search_notes(search))
 
 
 def _search_notes(search: Search) -> Iterator[str]:

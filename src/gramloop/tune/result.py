@@ -83,22 +83,16 @@ class Tuning(TableRepr):
 
     def about(self) -> dict[str, Any]:
         """What the file of the choice says about it: verdict, effort, data and model; plain values."""
-        evidence = self._evidence()
-        return {"verdict": _sentence(self.stack, evidence, self.search.too_few), **evidence}
-
-    def _evidence(self) -> dict[str, Any]:
         search, outcome, schedule = self.search, self.outcome, self.search.schedule
         left_out = dict((*search.offered.left_out, *outcome.refused))
-        free = None
-        if outcome.free is not None:
-            unseen = {part.name: part.as_json() for part in outcome.free_holdout}
-            free = {**stack_json(outcome.free.stack), "cost": outcome.free.cost, "unseen images": unseen}
-        return {
+        free = outcome.free
+        found = {
             "found by": f"gramloop tune {__version__}",
             "date": self.date,
             "cost": outcome.leader.cost,
-            "unseen images": {part.name: part.as_json() for part in outcome.holdout},
-            "at no extra cost": free,
+            "unseen images": outcome.leader.holdout,
+            "at no extra cost": free
+            and {**stack_json(free.stack), "cost": free.cost, "unseen images": free.holdout},
             "tried": {
                 "candidates": len(search.candidates),
                 "of": schedule.offered,
@@ -115,6 +109,7 @@ class Tuning(TableRepr):
             "subject": dict(search.plan["subject"]),
             "plan": search.workload.hash,
         }
+        return {"verdict": _sentence(self.stack, found, search.too_few), **found}
 
     def write(self, path: Path) -> None:
         """Store the choice with its evidence, as evaluate, predict and apply take it, and attach if it is a replay."""
@@ -145,7 +140,7 @@ def read_asked(folder: Path) -> dict[str, str]:
 
 def stored_answer(folder: Path) -> Answer:
     """The answer of a finished search, with the lines that deploy it."""
-    stack, about = read_mitigations(folder / RESULT).stack, read_evidence(folder)
+    (stack, _), about = read_mitigations(folder / RESULT), read_evidence(folder)
     model, alone = read_asked(folder).get("model", ""), replay_alone(stack) is not None
     lines = deploy_lines(model, about["task"], short_path(folder / RESULT), alone) if stack else ()
     return found_answer(stack, about, folder.name, tuple(lines))
@@ -154,13 +149,9 @@ def stored_answer(folder: Path) -> Answer:
 def found_answer(
     stack: Stack, about: Mapping[str, Any], name: str = "", deploy: tuple[str, ...] = ()
 ) -> Answer:
-    """The answer of a search from what its file says.
+    """The answer of a search from what its file says, with the lines that use the choice.
 
-    Args:
-        stack: the choice; empty where nothing was chosen.
-        about: its verdict and its evidence.
-        name: of the search, where its images have none.
-        deploy: lines that use the choice.
+    ``name`` is that of the search, where its images have none.
     """
     unseen, tried, free = about["unseen images"], about["tried"], about["at no extra cost"]
     part = _deciding_part(about)
@@ -241,13 +232,7 @@ def evidence_tables(about: Mapping[str, Any]) -> tuple[Table, Table]:
         if "gain" in part
     ]
     finalists = [
-        (
-            _name(one),
-            one["gain"],
-            one["error"],
-            one.get("clean gain", one.get("clean change")),
-            one["cost"],
-        )
+        (_name(one), one["gain"], one["error"], one.get("clean gain", one.get("clean change")), one["cost"])
         for one in about["finalists"]
     ]
     return (

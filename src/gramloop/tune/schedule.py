@@ -13,7 +13,6 @@ cells only (a cell is an image under a condition); combinations that join a rung
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -21,8 +20,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from gramloop.data.suites import SHIFT_GROUPS, Condition
+from gramloop.data.suites import SHIFT_GROUPS
 from gramloop.errors import GramLoopError
+from gramloop.evaluate.plan import condition_of
+from gramloop.util.files import sha256
 
 CLEAN = "clean"
 SHARES = {"search": 0.4, "decide": 0.25, "verdict": 0.35}  # of the images
@@ -83,24 +84,23 @@ class Split:
 
     def as_json(self) -> dict[str, Any]:
         """What decides the split, by checksum."""
-        digest = hashlib.sha256()
-        for part, conditions in self.images.items():
-            for key, samples in conditions.items():
-                places = [(one.position, one.image_id) for one in samples]
-                digest.update(f"{part}\t{key}\t{places}\n".encode())
+        placed = "".join(
+            f"{part}\t{key}\t{[(one.position, one.image_id) for one in samples]}\n"
+            for part, conditions in self.images.items()
+            for key, samples in conditions.items()
+        )
         return {
             "images": {part: max(map(len, each.values())) for part, each in self.images.items()},
             "block": self.block,
             "seen families": list(self.seen),
             "unseen families": list(self.unseen),
-            "sha256": digest.hexdigest(),
+            "sha256": sha256(placed.encode()),
         }
 
 
 def family(key: str) -> str:
     """The shift of a condition: ``fog`` of ``fog/3``."""
-    name, _, severity = key.partition("/")
-    return Condition(name, int(severity or 0)).family
+    return condition_of(key).family
 
 
 def split_data(
@@ -111,17 +111,7 @@ def split_data(
     judge_on: str | None = None,
     seed: int = 0,
 ) -> Split:
-    """Split the images of every condition, and the families.
-
-    Args:
-        images: image ids by condition (``fog/3``, ``clean``), in the order in which they were taken.
-        block: how many consecutive images belong together.
-        unseen: families, or groups of them, to keep from the search; by default a third of them, by hash.
-        judge_on: a pattern of image ids such as ``drive7_*``; only the holdout sees these, and it sees no others.
-        seed: another split of the same data.
-    """
-    if block < 1:
-        raise GramLoopError(f"a block has at least 1 image, not {block}")
+    """Split the images of every condition, and the families; the arguments are those of `SearchOptions`."""
     families = list(dict.fromkeys(name for name in map(family, images) if name != CLEAN))
     if not families:
         raise GramLoopError("tuning needs shifted images; with clean ones alone there is nothing to gain")
@@ -158,28 +148,30 @@ def _cut(
     """The images of one condition by part."""
     if len(set(ids)) != len(ids):
         raise GramLoopError(f"two images of {key} have one id; a split by id could put them on both sides")
-    kept = {place for place, name in enumerate(ids) if judge_on is not None and fnmatchcase(name, judge_on)}
-    units = _blocks([place for place in range(len(ids)) if place not in kept], block)
-    what = "images" if block == 1 else f"blocks of {block} images"
-    shares = {part: share for part, share in SHARES.items() if judge_on is None or part != "verdict"}
-    counts = _counts(len(units), shares)
-    if min(counts.values()) < MIN_PART_UNITS:
-        least = next(many for many in range(1, 100) if min(_counts(many, shares).values()) >= MIN_PART_UNITS)
-        others = "" if judge_on is None else f" without those that {judge_on} keeps for the holdout"
-        raise GramLoopError(
-            f"{key} has {len(units)} {what}{others}, too few for {', '.join(shares)} on different ones; "
-            f"at least {least} are needed"
-        )
-    order, parts = _shuffled(ids, units, seed), {}
-    for part, count in counts.items():
-        parts[part], order = _interleaved(ids, units, order[:count]), order[count:]
+    pools: list[tuple[list[int], Mapping[str, float], str]] = [(list(range(len(ids))), SHARES, "")]
     if judge_on is not None:
-        units = _blocks(sorted(kept), block)
-        if len(units) < MIN_PART_UNITS:
+        kept = [place for place, name in enumerate(ids) if fnmatchcase(name, judge_on)]
+        others = sorted({*range(len(ids))} - {*kept})
+        shares = {part: share for part, share in SHARES.items() if part != "verdict"}
+        pools = [
+            (others, shares, f" without those that {judge_on} keeps for the verdict"),
+            (kept, {"verdict": 1.0}, f" that {judge_on} keeps for the verdict"),
+        ]
+    parts: dict[str, tuple[Sample, ...]] = {}
+    for places, shared, which in pools:
+        units = [places[start : start + block] for start in range(0, len(places), block)]
+        counts = _counts(len(units), shared)
+        if min(counts.values()) < MIN_PART_UNITS:
+            least = next(many for many in range(100) if min(_counts(many, shared).values()) >= MIN_PART_UNITS)
+            what = "images" if block == 1 else f"blocks of {block} images"
             raise GramLoopError(
-                f"{judge_on} keeps {len(units)} {what} of {key} for the holdout; at least {MIN_PART_UNITS} are needed"
+                f"{key} has {len(units)} {what}{which}, too few for {', '.join(shared)} on different ones; "
+                f"at least {least} are needed"
             )
-        parts["verdict"] = _interleaved(ids, units, _shuffled(ids, units, seed))
+        # by the hash of their first id, so that conditions that share images agree
+        order = sorted(range(len(units)), key=lambda unit: _hash(seed, "image", ids[units[unit][0]]))
+        for part, count in counts.items():
+            parts[part], order = _interleaved(ids, units, order[:count]), order[count:]
     return parts
 
 
@@ -189,15 +181,6 @@ def _counts(units: int, shares: Mapping[str, float]) -> dict[str, int]:
     counts = {part: round(share / whole * units) for part, share in shares.items()}
     counts[list(shares)[-1]] += units - sum(counts.values())
     return counts
-
-
-def _blocks(places: Sequence[int], block: int) -> list[Sequence[int]]:
-    return [places[start : start + block] for start in range(0, len(places), block)]
-
-
-def _shuffled(ids: Sequence[str], units: Sequence[Sequence[int]], seed: int) -> list[int]:
-    """Units ordered by the hash of their first id, so that conditions that share images agree."""
-    return sorted(range(len(units)), key=lambda unit: _hash(seed, "image", ids[units[unit][0]]))
 
 
 def _interleaved(
@@ -214,7 +197,7 @@ def _interleaved(
 
 
 def _hash(seed: int, kind: str, name: str) -> str:
-    return hashlib.sha256(f"{seed}\t{kind}\t{name}".encode()).hexdigest()
+    return sha256(f"{seed}\t{kind}\t{name}".encode())
 
 
 @dataclass(frozen=True)
@@ -265,20 +248,28 @@ class Schedule:
         return self.rungs[0].candidates if self.rungs else self.finalists
 
     @property
-    def decide_predictions(self) -> int:
-        """What deciding between the finalists and nothing costs."""
-        return (self.finalists + self.baseline) * self.decide.cells
-
-    @property
-    def verdict_predictions(self) -> int:
-        """What the verdict costs, at most."""
-        return (self.judged + self.baseline) * self.verdict.cells
+    def stages(self) -> list[tuple[str, int | None, int, int]]:
+        """Each stage: its name, its candidates, images under a condition, and predictions, at most."""
+        learning = ("calibration", None, self.calibration, self.calibration)
+        rungs = [
+            (
+                f"rung {number}",
+                rung.candidates + rung.joining,
+                rung.cells,
+                rung.predictions + self.baseline * rung.fresh,
+            )
+            for number, rung in enumerate(self.rungs, 1)
+        ]
+        last = (("decision", self.finalists, self.decide), ("verdict", self.judged, self.verdict))
+        compared = [
+            (name, many, each.cells, (many + self.baseline) * each.cells) for name, many, each in last
+        ]
+        return [*([learning] if self.calibration else []), *rungs, *compared]
 
     @property
     def predictions(self) -> int:
         """What everything costs; never more than the budget."""
-        rungs = _price(self.rungs, self.baseline)
-        return self.calibration + rungs + self.decide_predictions + self.verdict_predictions
+        return sum(predictions for *_, predictions in self.stages)
 
 
 def plan_schedule(
@@ -296,21 +287,15 @@ def plan_schedule(
 ) -> Schedule:
     """Divide a budget; if it is too small for all candidates, the first rung takes as many as it can compare.
 
-    Args:
-        budget: predictions, everything included.
-        candidates: that are offered.
-        search, decide, verdict: the images that there are, and their conditions.
-        finalists: candidates of the decision.
-        joining: combinations that may join the second rung, the third, and so on.
-        judged: candidates of the verdict.
-        baseline: predictions without any candidate that each cell costs.
-        calibration: predictions before the first rung.
+    ``search``, ``decide`` and ``verdict`` are the images that there are, ``joining`` the combinations that may join the
+    second rung, the third, and so on. The other numbers are fields of `Schedule`.
     """
-    if finalists < 1 or candidates < 1:
-        raise GramLoopError(f"halving needs a finalist and a candidate, not {finalists} and {candidates}")
     fewest = finalists if joining else min(finalists, candidates)
-    least = calibration + _least(
-        (fewest + baseline) * decide.conditions, (judged + baseline) * verdict.conditions
+    judging = (judged + baseline) * verdict.conditions
+    # an image of either stage must fit into its share of what the rungs leave, rounding included
+    shares = {DECIDE_SHARE: (fewest + baseline) * decide.conditions, 1 - RUNGS_SHARE - DECIDE_SHARE: judging}
+    least = (
+        1 + calibration + math.ceil(max(MIN_STAGE_IMAGES * each / share for share, each in shares.items()))
     )
     if budget < least:
         raise GramLoopError(
@@ -318,12 +303,12 @@ def plan_schedule(
             f"choice needs {least}; give more, or fewer conditions or finalists"
         )
     left = budget - calibration
-    most = (fewest + baseline) * decide.cells + (judged + baseline) * verdict.cells
-    ladder = _Ladder(search.cells, finalists, baseline)
-    rungs = ladder.most(max(int(left * RUNGS_SHARE), left - most), candidates, joining)
+    most = (fewest + baseline) * decide.cells + judging * verdict.images
+    for_rungs = max(int(left * RUNGS_SHARE), left - most)
+    rungs = _most_rungs(for_rungs, search.cells, candidates, finalists, baseline, joining)
     kept = fewest if rungs else min(finalists, candidates)
     left -= _price(rungs, baseline)
-    price, judging = (kept + baseline) * decide.conditions, (judged + baseline) * verdict.conditions
+    price = (kept + baseline) * decide.conditions
     decided = min(decide.images, int(left * DECIDE_SHARE / (1 - RUNGS_SHARE)) // price)
     seen = min(verdict.images, (left - decided * price) // judging)
     left -= decided * price + seen * judging
@@ -332,67 +317,55 @@ def plan_schedule(
     return Schedule(budget, candidates, rungs, kept, *stages, judged, baseline, calibration)
 
 
-def _least(decide_price: int, verdict_price: int) -> int:
-    """The smallest budget for a decision and a verdict, from the prices of one image of each."""
-    # each must fit into its share of what the rungs leave, rounding included
-    prices = ((decide_price, DECIDE_SHARE), (verdict_price, 1 - RUNGS_SHARE - DECIDE_SHARE))
-    return math.ceil(max(MIN_STAGE_IMAGES * price / share for price, share in prices)) + 1
-
-
-@dataclass(frozen=True)
-class _Ladder:
-    """Rungs for any number of candidates."""
-
-    cells: int  # of the search
-    finalists: int
-    baseline: int
-
-    def most(self, budget: int, candidates: int, joining: Sequence[int]) -> tuple[Rung, ...]:
-        """The rungs of as many candidates as can be compared; room for combinations is given up first."""
-        best: tuple[Rung, ...] = ()
-        for many in range(len(joining), -1, -1):
-            rungs = self._affordable(budget, candidates, joining[:many])
-            if rungs and (not best or rungs[0].candidates > best[0].candidates):
-                best = rungs
-        return best
-
-    def _affordable(self, budget: int, candidates: int, joining: Sequence[int]) -> tuple[Rung, ...]:
-        for tried in range(candidates, min(self.finalists, candidates) - 1, -1):
-            rungs = self._rungs(budget, self._sizes(tried, joining))
-            if rungs and rungs[0].cells >= min(MIN_CELLS, self.cells):
-                return rungs
-        return ()
-
-    def _sizes(self, candidates: int, joining: Sequence[int]) -> list[tuple[int, int]]:
-        """Candidates of each rung, and combinations that join it."""
-        sizes, together = [(candidates, 0)], candidates
-        for room in itertools.chain(joining, itertools.repeat(0)):
-            carried = min(together, max(self.finalists, math.ceil(together / ETA)))
-            if carried <= self.finalists and not room:
+def _most_rungs(
+    budget: int, cells: int, candidates: int, finalists: int, baseline: int, joining: Sequence[int]
+) -> tuple[Rung, ...]:
+    """The rungs of as many candidates as can be compared; room for combinations is given up first."""
+    best: tuple[Rung, ...] = ()
+    for many in range(len(joining), -1, -1):
+        for tried in range(candidates, min(finalists, candidates) - 1, -1):
+            sizes = _rung_sizes(tried, finalists, joining[:many])
+            rungs = _equal_rungs(budget, cells, baseline, sizes)
+            if rungs and rungs[0].cells >= min(MIN_CELLS, cells):
+                best = rungs if not best or tried > best[0].candidates else best
                 break
-            sizes.append((carried, room))
-            together = carried + room
-        return sizes if candidates > self.finalists or joining else []
+    return best
 
-    def _rungs(self, budget: int, sizes: Sequence[tuple[int, int]]) -> tuple[Rung, ...]:
-        """Rungs of about equal price; where the cells run out, earlier rungs get more, as far as the budget goes."""
-        low, high = 0, budget  # the price of one rung: `low` is affordable, above `high` is not
-        while low < high:
-            price = (low + high + 1) // 2
-            if _price(self._at_price(price, sizes), self.baseline) <= budget:
-                low = price
-            else:
-                high = price - 1
-        return self._at_price(low, sizes)
 
-    def _at_price(self, price: int, sizes: Sequence[tuple[int, int]]) -> tuple[Rung, ...]:
-        cells, rungs = 0, []
+def _rung_sizes(candidates: int, finalists: int, joining: Sequence[int]) -> list[tuple[int, int]]:
+    """Candidates of each rung, and combinations that join it."""
+    sizes, together = [(candidates, 0)], candidates
+    for room in itertools.chain(joining, itertools.repeat(0)):
+        carried = min(together, max(finalists, math.ceil(together / ETA)))
+        if carried <= finalists and not room:
+            break
+        sizes.append((carried, room))
+        together = carried + room
+    return sizes if candidates > finalists or joining else []
+
+
+def _equal_rungs(
+    budget: int, cells: int, baseline: int, sizes: Sequence[tuple[int, int]]
+) -> tuple[Rung, ...]:
+    """Rungs of about equal price; where the cells run out, earlier rungs get more, as far as the budget goes."""
+
+    def at_price(price: int) -> tuple[Rung, ...]:
+        shown, rungs = 0, []
         for carried, joining in sizes:
-            affordable = max(0, price - joining * cells) // (carried + joining + self.baseline)
-            fresh = min(self.cells - cells, affordable)
-            cells += fresh
-            rungs.append(Rung(carried, cells, fresh, joining))
+            affordable = max(0, price - joining * shown) // (carried + joining + baseline)
+            fresh = min(cells - shown, affordable)
+            shown += fresh
+            rungs.append(Rung(carried, shown, fresh, joining))
         return tuple(rungs)
+
+    low, high = 0, budget  # the price of one rung: `low` is affordable, above `high` is not
+    while low < high:
+        price = (low + high + 1) // 2
+        if _price(at_price(price), baseline) <= budget:
+            low = price
+        else:
+            high = price - 1
+    return at_price(low)
 
 
 def _price(rungs: Sequence[Rung], baseline: int) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 from gramloop.errors import GramLoopError
 from gramloop.mitigations.base import Mitigation, Stage
@@ -33,8 +34,7 @@ DEFAULT_MITIGATIONS = (
     *("denoise", "median", "levels", "sharpen"),
     *("resize:1.1", "flip"),
 )
-DEFAULT_BLOCKS = 8  # single blocks that are replayed by default
-DEFAULT_STRENGTH = 0.5
+DEFAULT_BLOCKS, DEFAULT_STRENGTH = 8, 0.5  # single blocks that are replayed by default
 NO_EXTRA_COST = 1 + 1e-9  # baseline forwards that a candidate without extra cost takes
 
 
@@ -56,20 +56,14 @@ class Space:
     def __post_init__(self) -> None:
         if isinstance(self.mitigations, str):
             raise GramLoopError(f"the mitigations to try are a list, not the text {self.mitigations!r}")
-        object.__setattr__(self, "mitigations", self.stacks)
+        stacks = (parse_mitigations(each) if isinstance(each, str) else each for each in self.mitigations)
+        object.__setattr__(self, "mitigations", tuple(map(ordered, stacks)))
         checked = {}
         for name, tried in self.values.items():
             if isinstance(tried, str) or not isinstance(tried, Sequence) or not tried:
                 raise GramLoopError(f"the values of {name} are a list with at least one, not {tried!r}")
             checked[name] = tuple(check_value(name, each) for each in tried)
         object.__setattr__(self, "values", checked)
-
-    @property
-    def stacks(self) -> tuple[Stack, ...]:
-        """The mitigations, as objects in the order in which they act."""
-        return tuple(
-            parse_mitigations(each) if isinstance(each, str) else ordered(each) for each in self.mitigations
-        )
 
     @property
     def has_replays(self) -> bool:
@@ -111,17 +105,11 @@ def read_values(texts: Iterable[str]) -> dict[str, tuple[object, ...]]:
 
 
 def _canonical(config: ReplayConfig, depth: int) -> ReplayConfig:
-    """The same replay on this depth with its window in numbers, and without settings that have no effect."""
+    """The same replay on this depth with its window in numbers, and without a strength that has no effect."""
     placed = route(config, depth)
     settings: ReplaySettings = {"window": (placed.start, placed.end)}
     if config.gate == "none":
         settings["strength"] = ReplayConfig.strength
-    if not config.measures_drift:
-        settings |= {"gate_at": ReplayConfig.gate_at, "eps": ReplayConfig.eps}
-    elif placed.probe == placed.last:
-        settings["gate_at"] = "final"
-    else:
-        settings["gate_at"] = "end" if placed.probe == placed.end else placed.probe
     return replace(config, **settings)
 
 
@@ -147,13 +135,11 @@ class Candidates:
 
 
 def default_space(predictor: Predictor[Prediction]) -> Space:
-    """Cheap mitigations of every stage and, if the predictor can be replayed, replays of some single blocks."""
+    """Cheap mitigations of every stage and replays of some single blocks, as far as the predictor can take them."""
     last = max(len(predictor.blocks) - 2, 0)
     places = sorted({round(step * last / (DEFAULT_BLOCKS - 1)) for step in range(DEFAULT_BLOCKS)})
-    values: dict[str, Sequence[object]] = {}
-    if predictor.blocks and _replay_refusal(predictor) is None:
-        values = {"window": [(block, block) for block in places], "replays": (1,)}
-        values["strength"] = (DEFAULT_STRENGTH,)
+    windows = [(block, block) for block in places]
+    values = {"window": windows, "replays": (1,), "strength": (DEFAULT_STRENGTH,)}
     return Space(values, DEFAULT_MITIGATIONS, fitting=True)
 
 
@@ -166,18 +152,18 @@ def list_candidates(
 ) -> Candidates:
     """The candidates of a space that a predictor can take.
 
-    Args:
-        space: replays and other mitigations.
-        predictor: what they are for; its weights are not needed.
-        max_cost: baseline forwards that a candidate may take.
-        clean: images that calibration statistics could be learnt from.
-        stats: calibration statistics that are given.
+    ``max_cost`` limits the baseline forwards that one takes; ``clean`` images could be learnt from where no ``stats`` of
+    in-distribution images are given.
     """
     left_out: dict[str, str] = {}
+    depth = len(predictor.blocks)
     stacks = dict.fromkeys(_replays(space, predictor, max_cost, left_out))
     calibrates, can_calibrate = False, stats is None and clean >= MIN_IMAGES
-    for given in space.stacks:
-        stack = _canonical_stack(given, len(predictor.blocks))
+    for given in cast(tuple[Stack, ...], space.mitigations):
+        stack = tuple(
+            Replay(_canonical(each.config, depth)) if depth and isinstance(each, Replay) else each
+            for each in given
+        )
         try:
             check_stack(stack, predictor, stats, can_calibrate)
         except GramLoopError as error:
@@ -226,13 +212,15 @@ def combine(values: Mapping[Stack, float]) -> list[Stack]:
 def _replays(
     space: Space, predictor: Predictor[Prediction], max_cost: float | None, left_out: dict[str, str]
 ) -> list[Stack]:
-    reason = _replay_refusal(predictor)
     if not space.has_replays:
-        if space.fitting and reason is not None:
-            left_out["replay"] = reason
         return []
-    if reason is not None:
-        raise GramLoopError(reason)
+    try:
+        check_replay(predictor, ReplayConfig(window=(0, 0), gate_at="end"))
+    except GramLoopError as error:
+        if not space.fitting:
+            raise
+        left_out["replay"] = str(error)
+        return []
     try:
         stacks: list[Stack] = [(Replay(each),) for each in space.replays(len(predictor.blocks))]
         found = [each for each in stacks if affordable(stack_cost(each, predictor).multiplier, max_cost)]
@@ -244,20 +232,3 @@ def _replays(
         left_out["replays"] = str(error)
         return []
     return found
-
-
-def _canonical_stack(stack: Stack, depth: int) -> Stack:
-    """The same with a replay's window in numbers, and without settings that have no effect."""
-    return tuple(
-        replace(each, config=_canonical(each.config, depth)) if depth and isinstance(each, Replay) else each
-        for each in stack
-    )
-
-
-def _replay_refusal(predictor: Predictor[Prediction]) -> str | None:
-    """Why nothing of a predictor can be replayed."""
-    try:
-        check_replay(predictor, ReplayConfig(window=(0, 0), gate_at="end"))
-    except GramLoopError as error:
-        return str(error)
-    return None

@@ -83,20 +83,14 @@ def run_tuning(
 ) -> Tuning:
     """Run a planned search, or resume it in its folder, and store the result there.
 
-    Args:
-        search: what is run.
-        folder: for plan, measurements and result.
-        workers: processes.
-        device: one of several.
-        advance: called with the number of predictions that were made or found.
-        command: that was typed, for the report.
+    ``advance`` is called with the number of predictions that were made or found; ``command`` was typed, for the report.
     """
     check_search_folder(folder, search)  # what is refused stays untouched
     with locked(folder):
         plan = _begin(folder, search, command)
         stats = _find_calibration(search, folder, device)
         advance(search.schedule.calibration)
-        workload = replace(search.workload, load_calibration=partial(_read_stats, stats))
+        workload = replace(search.workload, load_calibration=partial(_load_stats, stats))
         store = Store(folder, workload)
         with start_workers(workload, store, workers, device) as processes:
             digest = "" if stats is None else file_digest(stats)
@@ -106,7 +100,7 @@ def run_tuning(
     return tuning
 
 
-def _read_stats(stats: Path | None, *_: object) -> CalibrationStats | None:
+def _load_stats(stats: Path | None, *_: object) -> CalibrationStats | None:
     return read_stats(stats)
 
 

@@ -27,7 +27,7 @@ def option(
     metavar: str | None = None,
     positional: bool = False,
     several: bool = False,
-    limits: tuple[int, int] | None = None,
+    limits: tuple[float, float] | None = None,
     name: str = "",
 ) -> Any:
     """A field that is an option.
