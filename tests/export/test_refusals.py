@@ -50,7 +50,7 @@ def test_a_name_that_misleads(segmenter, tmp_path: Path) -> None:
 def test_other_things_than_models(tmp_path: Path) -> None:
     with pytest.raises(GramLoopError, match="a list cannot be exported"):
         gramloop.export([], tmp_path / "x.pt2")  # type: ignore[arg-type]
-    with pytest.raises(GramLoopError, match=r"after model\.eval"):
+    with pytest.raises(GramLoopError, match=r"training mode; call model\.eval"):
         gramloop.export(torch.nn.Linear(2, 2), tmp_path / "x.pt2")
     with pytest.raises(
         GramLoopError, match="Linear does not say how large its input is; give height and width"

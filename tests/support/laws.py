@@ -140,12 +140,11 @@ class OnOutputs(MadeUp):
         """A view of 1.1 times the size: what acts on outputs costs something."""
         return (1.1,)
 
-    def around(self, view: ViewFunction, predictor: object) -> ViewFunction:
-        def acting(pixels: NDArray[np.uint8], scale: float) -> list[Prediction]:
-            with self.acting():
-                return view(pixels, scale)
-
-        return acting
+    def merged(
+        self, view: ViewFunction, task: object, images: list[NDArray[np.uint8]], scale: float
+    ) -> list[list[Prediction]]:
+        with self.acting():
+            return view(images, scale)
 
 
 def made_up(*kinds: tuple[type[MadeUp], int]) -> list[tuple[MadeUp, ...]]:

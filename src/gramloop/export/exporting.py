@@ -8,7 +8,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
@@ -43,7 +43,7 @@ from gramloop.mitigations.mitigated import Mitigated, check_stack, mitigate
 from gramloop.mitigations.stack import Mitigations, Replay, read_stack, replay_of, stack_text
 from gramloop.mitigations.views import PixelMitigation
 from gramloop.models.dino import load_backbone
-from gramloop.replay.attach import Loop, loops_on
+from gramloop.replay.attach import loops_on
 from gramloop.replay.vit import find_vit
 from gramloop.tasks.graphs import Arrays, first_line
 from gramloop.tasks.images import find_images, read_image
@@ -127,20 +127,21 @@ def export_model(
         raise GramLoopError(f"{precision} is written as onnx or openvino, not as pt2")
     check_packages(kind, path)
     stack, known = read_stack(mitigations or (), stats)
-    _written_filters(path, bool(_filters_of(stack)))
     with progress_bar("exporting", 4) as advance:
         given, name = _opened(model, task, name)
         advance("tracing the model")
         if isinstance(given, Mitigated) and not stack:
             stack, known, given = given.stack, given.stats, given.predictor
         _check_mitigations(given, stack, known)
+        before = [each for each in stack if isinstance(each, PixelMitigation)]
+        _written_filters(path, bool(before))
         subject = subject_of(given, (height, width), name)
         about = _about(subject, stack, known, batch, precision)
         predictor = given if isinstance(given, Predictor) else None
         program, trials = _traced(subject, predictor, stack, known, batch)
         advance(f"writing {kind}")
         with _placing(path) as place:
-            photographs = _photographs(images, subject, stack, known, batch)
+            photographs = _photographs(images, subject, before, known, batch)
             try:
                 files = write_program(program, place, kind, about, photographs)
             except (GramLoopError, OSError):
@@ -150,9 +151,9 @@ def export_model(
                 raise GramLoopError(
                     f"{about.model} cannot be written as {kind}: {first_line(error)}{other}"
                 ) from error
-            if found := _filters_of(stack):
+            if before:
                 code = place.with_suffix(".py")
-                code.write_text(filter_source(found, known, place.name), encoding="utf-8")
+                code.write_text(filter_source(before, known, place.name), encoding="utf-8")
                 files.insert(0, code)
             advance("comparing it with the model")
             difference = _compared(files[-1], path, about, trials)
@@ -216,13 +217,8 @@ def _opened(model: object, task: str | None, name: str | None) -> tuple[Any, str
         spec = str(model)
         called = name or spec.removeprefix("hf:").rstrip("/").rpartition("/")[2]
         return open_backbone(spec) if task == FEATURES else open_model(spec, task), called
-    if isinstance(model, Predictor):
-        return model, name
-    if not isinstance(model, nn.Module) or model.training:
-        raise GramLoopError(
-            f"a {type(model).__name__} cannot be exported; a predictor, a torch module after model.eval(), or the name of "
-            "a model can"
-        )
+    if isinstance(model, nn.Module) and model.training and not isinstance(model, Predictor):
+        raise GramLoopError(f"{type(model).__name__} is in training mode; call model.eval() first")
     return model, name
 
 
@@ -248,10 +244,12 @@ def _about(
         settings["normalisation"] = asdict(subject.normalisation)
     texts, replay = [each.text for each in stack], replay_of(stack)
     if not stack:  # what is attached to a module that came with it
-        texts, loop = [hooks.text for hooks in hooks_on(subject.root)], _attached_loop(subject.root)
-        if loop is not None and loop.config.replays:
-            replay = loop.config
-            texts.insert(0, Replay(replay).text)
+        texts = [hooks.text for hooks in hooks_on(subject.root)]
+        with suppress(GramLoopError):  # no ViT
+            loop = next(loops_on(find_vit(subject.root)), None)
+            if loop is not None and loop.config.replays:
+                replay = loop.config
+                texts.insert(0, Replay(replay).text)
     if replay is not None:
         settings["replay"] = replay.as_json()
     if stats is not None and any(isinstance(each, Recentre) for each in stack):
@@ -273,13 +271,6 @@ def _about(
         dict(subject.program.recipe),
         subject.note,
     )
-
-
-def _attached_loop(root: nn.Module) -> Loop | None:
-    try:
-        return next(iter(loops_on(find_vit(root))), None)
-    except GramLoopError:
-        return None
 
 
 def _traced(
@@ -310,14 +301,14 @@ def _traced(
 def _photographs(
     files: Sequence[Path],
     subject: ExportSubject,
-    stack: Sequence[Mitigation],
+    before: Sequence[PixelMitigation],
     stats: CalibrationStats | None,
     batch: int,
 ) -> Iterator[NDArray[Any]]:
     """Images to calibrate int8 on, as the program takes them."""
     for file in tracked(files, "calibrating", len(files)):
         pixels = read_image(file)
-        for each in _filters_of(stack):
+        for each in before:
             pixels = each.filtered(pixels, stats)
         yield subject.prepare(pixels, batch).numpy()
 
@@ -345,23 +336,17 @@ def _moved(files: list[Path], path: Path) -> list[Path]:
     return places
 
 
-def _filters_of(stack: Sequence[Mitigation]) -> list[PixelMitigation]:
-    """Those that come before the model."""
-    return [each for each in stack if isinstance(each, PixelMitigation)]
-
-
 def filter_source(stack: Sequence[PixelMitigation], stats: CalibrationStats | None, name: str) -> str:
     """The source of a module whose ``preprocess(pixels)`` applies the filters before the model in the file ``name``."""
     text = "+".join(each.text for each in stack)
-    lines = []
-    for each in stack:
-        lines.append(f"    pixels = {each.function.__name__}(pixels, {each.argument(stats)!r})\n")
+    calls = [f"pixels = {each.function.__name__}(pixels, {each.argument(stats)!r})" for each in stack]
+    lines = "".join(f"    {call}\n" for call in calls)
     body = inspect.getsource(filters).partition("from __future__")[2]
     return (
         f"{_MARK}{text}, which comes before {name}.\n\n"
         'Call preprocess(pixels) with an image as it was read: (H, W, 3) uint8 RGB.\n"""\n\n'
         f"from __future__{body}\n\ndef preprocess(pixels: _RGB) -> _RGB:\n"
-        f'    """The image that is then resized to the input of {name}."""\n{"".join(lines)}    return pixels\n'
+        f'    """The image that is then resized to the input of {name}."""\n{lines}    return pixels\n'
     )
 
 

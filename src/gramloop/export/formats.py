@@ -283,22 +283,17 @@ def largest_difference(expected: Arrays, found: Arrays, tolerance: float = TOLER
             raise GramLoopError(
                 f"{name} has the shape {other.shape} in the file and {values.shape} in the model"
             )
-        if np.issubdtype(values.dtype, np.floating):
-            largest = max(largest, _difference(values, other, _settled(name, expected, tolerance)))
-        elif (values != other)[_settled(name, expected, tolerance)].any():
+        first, second = values.astype(np.float64), other.astype(np.float64)
+        differs = ~((first == second) | (np.isnan(first) & np.isnan(second)))  # not where both are infinite
+        settled = _settled(name, expected, tolerance)
+        differs &= settled.reshape(settled.shape + (1,) * (first.ndim - settled.ndim))
+        if differs.any() and np.issubdtype(values.dtype, np.floating):
+            scale = max(1.0, np.abs(first[np.isfinite(first)]).max(initial=0.0))
+            difference = float(np.abs(first - second)[differs].max() / scale)
+            largest = max(largest, difference if np.isfinite(difference) else inf)
+        elif differs.any():
             largest = max(largest, 1.0)
     return largest
-
-
-def _difference(values: NDArray[np.generic], other: NDArray[np.generic], where: NDArray[np.bool_]) -> float:
-    first, second = values.astype(np.float64), other.astype(np.float64)
-    same = (first == second) | (np.isnan(first) & np.isnan(second))  # also where both are infinite
-    mask = ~same & where.reshape(where.shape + (1,) * (first.ndim - where.ndim))
-    if not mask.any():
-        return 0.0
-    finite = np.abs(first[np.isfinite(first)])
-    difference = np.abs(first - second)[mask].max() / max(1.0, finite.max(initial=0.0))
-    return float(difference) if np.isfinite(difference) else np.inf
 
 
 def _settled(name: str, expected: Arrays, tolerance: float) -> NDArray[np.bool_]:

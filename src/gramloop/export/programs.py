@@ -227,9 +227,13 @@ def subject_of(predictor: object, size: _Size = (None, None), name: str | None =
         return _of_module_predictor(predictor, size, named)
     if isinstance(predictor, nn.Module):
         return _of_module(predictor, FEATURES, {}, size, named)
-    raise GramLoopError(
-        f"{named} is a {type(predictor).__name__}, which shows no torch module to export; there are the embedded model, "
-        "heads on a backbone, hf:FOLDER, backbones and torch modules"
+    raise _unknown(predictor)
+
+
+def _unknown(predictor: object) -> GramLoopError:
+    return GramLoopError(
+        f"a {type(predictor).__name__} cannot be exported; the embedded model, heads on a backbone, hf:FOLDER, backbones and "
+        "torch modules can"
     )
 
 
@@ -251,7 +255,7 @@ def _of_predictor(predictor: ViTPredictor[Prediction], size: _Size, name: str) -
         side = predictor.config.short_side
         program = _windowed_detect(predictor.model, predictor.config.keep, norm)
     else:
-        raise GramLoopError(f"a {type(predictor).__name__} cannot be exported")
+        raise _unknown(predictor)
     input_size = _size(size, side, multiple, backbone)
     return ExportSubject(
         program, backbone.model, predictor.task, predictor.classes, name, input_size, norm, note

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import MISSING, Field, field, fields
+from dataclasses import MISSING, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
 
 from gramloop.errors import GramLoopError
 
 if TYPE_CHECKING:  # features are treated with torch alone, without what images need
     from gramloop.mitigations.calibration import CalibrationStats
+    from gramloop.tasks.base import AnyTask
     from gramloop.tasks.images import RGB
     from gramloop.tasks.prediction import Prediction
     from gramloop.tasks.predictor import AnyPredictor
@@ -50,16 +51,14 @@ class Mitigation:
     learns: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        numbers = self._numbers()
-        for name, (each, value) in numbers.items():
+        settings = [each for each in fields(self) if each.metadata]  # type: ignore[arg-type]
+        for each in settings:
+            value = getattr(self, each.name)
             if value is not None or each.default is not None:
-                owner = self.name if len(numbers) == 1 else f"{self.name}'s {each.metadata['mark'] or name}"
-                object.__setattr__(self, name, number(owner, value, *each.metadata["limits"]))
-
-    def _numbers(self) -> dict[str, tuple[Field[Any], Any]]:
-        """Fields that are a `setting`, with their values."""
-        found = [each for each in fields(self) if each.metadata]  # type: ignore[arg-type]
-        return {each.name: (each, getattr(self, each.name)) for each in found}
+                owner = (
+                    self.name if len(settings) == 1 else f"{self.name}'s {each.metadata['mark'] or each.name}"
+                )
+                object.__setattr__(self, each.name, number(owner, value, *each.metadata["limits"]))
 
     @classmethod
     def parse(cls, arguments: str) -> Self:
@@ -83,9 +82,9 @@ class Mitigation:
     @property
     def arguments(self) -> str:
         """What `parse` reads back; empty for the default."""
-        given = [(each, value) for each, value in self._numbers().values() if value != each.default]
-        marks = [f"{mark}=" if (mark := each.metadata["mark"]) else "" for each, _ in given]
-        return ",".join(f"{mark}{value:g}" for mark, (_, value) in zip(marks, given, strict=True))
+        settings = [(each, getattr(self, each.name)) for each in fields(self) if each.metadata]  # type: ignore[arg-type]
+        given = [(each.metadata["mark"], value) for each, value in settings if value != each.default]
+        return ",".join(f"{mark}={value:g}" if mark else f"{value:g}" for mark, value in given)
 
     @property
     def text(self) -> str:
@@ -122,9 +121,11 @@ class Mitigation:
         """Hooks on a predictor's model, or on a torch module, for forward passes of this thread."""
         return nullcontext()
 
-    def around(self, view: ViewFunction, predictor: AnyPredictor) -> ViewFunction:
-        """Make one prediction of several views."""
-        return view
+    def merged(
+        self, view: ViewFunction, task: AnyTask, images: Sequence[RGB], scale: float
+    ) -> list[list[Prediction]]:
+        """One prediction of several views of each image; like ``view``, which it may call for each of them."""
+        return view(images, scale)
 
 
 def number(owner: str, given: object, least: float, most: float) -> float:

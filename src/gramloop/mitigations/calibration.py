@@ -107,13 +107,18 @@ class CalibrationStats:
             raise GramLoopError(f"{path} holds no calibration statistics; gramloop calibrate writes them")
         about = parse_json(stored[_KIND].encode(), str(path), what)
         stats = cls(
-            {int(name[5:]): value for name, value in tensors.items() if name.startswith("mean.")},
-            {int(name[7:]): value for name, value in tensors.items() if name.startswith("spread.")},
+            _by_block(tensors, "mean"),
+            _by_block(tensors, "spread"),
             **vars(checked(about, _Numbers, str(path), what)),
         )
         if stats.means.keys() != stats.spreads.keys() or not (stats.means or stats.pixels):
             raise GramLoopError(f"{path} lacks the mean or the spread of a block; calibrate again")
         return stats
+
+
+def _by_block(tensors: Mapping[str, Tensor], kind: str) -> dict[int, Tensor]:
+    named = {name.removeprefix(f"{kind}."): value for name, value in tensors.items()}
+    return {int(name): value for name, value in named.items() if name.isdecimal()}
 
 
 def read_stats(given: CalibrationStats | str | Path | None) -> CalibrationStats | None:
@@ -201,7 +206,7 @@ class FeatureRecorder:
         call = None
         with ExitStack() as hooks, torch.no_grad():
             for candidate in self.source.places():
-                hooks.enter_context(_watch(self.source, *candidate, self._recorder(candidate)))
+                hooks.enter_context(_watch(self.source, *candidate, partial(self._record, candidate)))
             if self.source.vit.embedding is not None:
                 hooks.enter_context(self.source.vit.embedding.register_forward_hook(self._embedded))
             for call in calls:
@@ -229,14 +234,9 @@ class FeatureRecorder:
             "norm" if self.place is None else self.place[0],
         )
 
-    def _recorder(self, candidate: Candidate) -> Callable[[int, Tensor, Tensor | None], None]:
-        def record(tap: int, patches: Tensor, valid: Tensor | None) -> None:
-            taps = self.means.setdefault(candidate, {})
-            taps.setdefault(tap, []).append(
-                patch_mean(patches.detach(), valid)[:, 0].cpu().double()
-            )  # (B, C)
-
-        return record
+    def _record(self, candidate: Candidate, tap: int, patches: Tensor, valid: Tensor | None) -> None:
+        means = patch_mean(patches.detach(), valid)[:, 0].cpu().double()  # (B, C)
+        self.means.setdefault(candidate, {}).setdefault(tap, []).append(means)
 
     def _embedded(self, embedding: nn.Module, args: tuple[Any, ...], output: object) -> None:
         if args and isinstance(args[0], Tensor) and args[0].ndim == 4:

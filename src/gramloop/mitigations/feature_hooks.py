@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -64,27 +65,20 @@ def feature_source(model: object, needed_by: str, **description: Any) -> Feature
     if isinstance(model, nn.Module) and not callable(getattr(model, "predict", None)):
         found = FeatureSource(find_vit(model, **description), getattr(model, "_orig_mod", model))
     else:
-        found = _source_of_predictor(model, needed_by)
+        vit, backbone, module = (getattr(model, name, None) for name in ("host", "backbone", "model"))
+        if vit is None:
+            raise GramLoopError(
+                f"{needed_by} acts on the patches of a ViT through forward hooks, and no torch module with one ViT was found "
+                f"in {getattr(model, 'name', type(model).__name__)}; mitigations on pixels and outputs work with it"
+            )
+        found = FeatureSource(vit, module if isinstance(module, nn.Module) else vit.module)
+        if isinstance(backbone, Backbone):
+            found = FeatureSource(vit, backbone, backbone, tuple(model.taps))  # type: ignore[attr-defined]
     if found.vit.shuffles:
         raise GramLoopError(
             f"{needed_by} needs all patches of an image, and {found.vit.name} drops some of them"
         )
     return found
-
-
-def _source_of_predictor(predictor: Any, needed_by: str) -> FeatureSource:
-    vit: ViT | None = predictor.host
-    if vit is None:
-        name = getattr(predictor, "name", type(predictor).__name__)
-        raise GramLoopError(
-            f"{needed_by} acts on the patches of a ViT through forward hooks, and no torch module with one ViT was found "
-            f"in {name}; mitigations on pixels and outputs work with it"
-        )
-    backbone = getattr(predictor, "backbone", None)
-    if isinstance(backbone, Backbone):
-        return FeatureSource(vit, backbone, backbone, tuple(predictor.taps))
-    model = getattr(predictor, "model", None)
-    return FeatureSource(vit, model if isinstance(model, nn.Module) else vit.module)
 
 
 def _has_norm(vit: ViT) -> bool:
@@ -114,13 +108,12 @@ class _Thread(threading.local):
         return type(self), (self.only,)
 
 
-class Hooks:
+class Hooks(ExitStack[None]):
     """Forward hooks on some modules until ``detach()``, or as a context manager."""
 
     def __init__(self, this_thread: bool = False) -> None:
+        super().__init__()
         self._here = _Thread(threading.get_ident() if this_thread else None)
-        self._handles: list[RemovableHandle] = []
-        self._compiled: list[nn.Module] = []
 
     @property
     def listens(self) -> bool:
@@ -130,24 +123,21 @@ class Hooks:
     def register(self, *hooks: Registration) -> None:
         """Call each registering method with its hook, and let compiled models see that there are hooks now."""
         with registering:
-            self._handles += [method(hook) for method, hook in hooks]
+            handles = [method(hook) for method, hook in hooks]
         modules = {getattr(getattr(method, "func", method), "__self__", None) for method, _ in hooks}
-        self._compiled += show_to_compiler([each for each in modules if isinstance(each, nn.Module)])
+        compiled = show_to_compiler([each for each in modules if isinstance(each, nn.Module)])
+        self.callback(_remove, handles, compiled)
 
     def detach(self) -> None:
         """Remove the hooks: the model is what it was, to the bit."""
-        with registering:
-            for handle in self._handles:
-                handle.remove()
-            self._handles.clear()
-            hide_from_compiler(self._compiled)
-            self._compiled = []
+        self.close()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.detach()
+def _remove(handles: Sequence[RemovableHandle], compiled: Sequence[nn.Module]) -> None:
+    with registering:
+        for handle in handles:
+            handle.remove()
+        hide_from_compiler(compiled)
 
 
 class FeatureHooks(Hooks):
@@ -191,7 +181,7 @@ class FeatureHooks(Hooks):
 
     def _norm_hooks(self) -> list[Registration]:
         norm, vit = self.vit.final_norm, self.vit
-        if not isinstance(norm, nn.Module) or vit.layout.map:
+        if not isinstance(norm, nn.Module) or not _has_norm(vit):
             raise GramLoopError(f"{vit.name} has no norm after its blocks; calibrate again with this model")
         # the block before mask queries join the patches gives how many tokens there are without them
         watched = {*self.taps, *([vit.plain_depth - 1] if self._has_queries else [])}

@@ -85,7 +85,10 @@ class Recentre(Mitigation):
         source: FeatureSource | None = None,
     ) -> Hooks:
         source = source or feature_source(model, self.name)
-        means = self._means(model, source, stats)
+        if stats is not None:
+            stats.check(source)
+        own = self._own_means(model, source)
+        means: Mapping[int, Tensor] = self.learnt(stats) if own is None else own
         spreads = {} if stats is None else stats.spreads
         if self.weight == 0:
             return Hooks()
@@ -105,14 +108,6 @@ class Recentre(Mitigation):
             limit = self.beyond * spread.to(patches.device)
             away = away.sign() * (away.abs() - limit).clamp(min=0)
         return patches - (self.weight * away).to(patches.dtype)
-
-    def _means(self, model: object, source: FeatureSource, stats: Stats) -> Mapping[int, Tensor]:
-        """The in-distribution mean (C,) by tap."""
-        if stats is not None:
-            stats.check(source)
-        own = self._own_means(model, source)
-        found: Mapping[int, Tensor] = self.learnt(stats) if own is None else own
-        return found
 
     def _own_means(self, model: object, source: FeatureSource) -> dict[int, Tensor] | None:
         """What the head's own batch norm has, which is enough for a weight alone."""

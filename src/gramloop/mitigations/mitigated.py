@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from torch import nn
@@ -12,6 +13,7 @@ from torch import nn
 from gramloop.errors import GramLoopError
 from gramloop.mitigations.base import Mitigation, ViewFunction
 from gramloop.mitigations.calibration import CalibrationStats
+from gramloop.mitigations.feature_hooks import Hooks
 from gramloop.mitigations.features import Norms, Recentre
 from gramloop.mitigations.stack import (
     Mitigations,
@@ -25,6 +27,7 @@ from gramloop.mitigations.stack import (
 from gramloop.mitigations.views import PairMean, predict_scaled, with_scores
 from gramloop.replay.attach import attach
 from gramloop.replay.config import Cost, ReplayConfig
+from gramloop.tasks.base import get_task
 from gramloop.tasks.images import RGB
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import (
@@ -84,14 +87,6 @@ def apply(
     return Mitigated(stack, predictor, known)
 
 
-class Attachment(ExitStack[None]):
-    """What `mitigate` attached to a model."""
-
-    def detach(self) -> None:
-        """Remove all hooks: the model is what it was, to the bit."""
-        self.close()
-
-
 def mitigate(
     model: nn.Module,
     mitigations: Mitigations,
@@ -99,7 +94,7 @@ def mitigate(
     *,
     this_thread: bool = False,
     predictor: AnyPredictor | None = None,
-) -> Attachment:
+) -> Hooks:
     """Attach replay, recentre and norms to a torch module until ``detach()`` or the end of a ``with`` statement.
 
     Args:
@@ -110,7 +105,7 @@ def mitigate(
         predictor: whose model it is, where its head is known.
     """
     stack, known = read_stack(mitigations, stats)
-    with Attachment() as attached:  # undone where one is refused
+    with Hooks() as attached:  # undone where one is refused
         for each in stack:
             if isinstance(each, Replay):
                 attached.enter_context(attach(model, each.config, this_thread=this_thread))
@@ -134,21 +129,18 @@ class Mitigated(BasePredictor[Prediction]):
         self.batches = takes_batches(predictor)
         self._replay = replay_of(stack)
         self._averages_pair = any(isinstance(each, PairMean) for each in stack)
-        self._gives_scores = bool(getattr(getattr(self.predictor, "config", None), "scores", False))
         merges = len(stack_scales(stack)) > 1 or self._averages_pair
-        self._scoring = with_scores(self.predictor) if merges else self.predictor
+        self._scoring = with_scores(predictor) if merges else predictor
+        gives_scores = bool(getattr(getattr(predictor, "config", None), "scores", False))
+        self._drops_scores = self._scoring is not predictor and not gives_scores
 
     def cost(self, replay: ReplayConfig | None = None, paired: bool = False) -> Cost:
         """Blocks executed for one view of an image, over all forward passes."""
         self._check_pair(replay, paired)
-        one = self.predictor.cost(replay or self._replay, self._both(paired))
+        one = self.predictor.cost(replay or self._replay, paired or self._averages_pair)
         scales = stack_scales(self.stack)
         area = sum(scale**2 for scale in scales) / len(scales)
         return Cost(one.blocks * len(scales), one.baseline, area)
-
-    def _both(self, paired: bool) -> bool:
-        """Whether the baseline version is needed in addition to the replayed one."""
-        return paired or self._averages_pair
 
     def _check_pair(self, replay: ReplayConfig | None, paired: bool) -> None:
         if replay is not None and self._replay is not None:
@@ -163,12 +155,9 @@ class Mitigated(BasePredictor[Prediction]):
     def _batch_versions(
         self, pixels: Sequence[RGB], replay: ReplayConfig | None, paired: bool, trace: bool | None
     ) -> list[list[Prediction]]:
-        config, both = replay or self._replay, self._both(paired)
+        config, both = replay or self._replay, paired or self._averages_pair
 
-        def plain(images: Sequence[RGB], scale: float) -> list[list[Prediction]]:
-            return predict_scaled(self._scoring, images, scale, config, both, trace)
-
-        view: ViewFunction = plain
+        view: ViewFunction = partial(predict_scaled, self._scoring, replay=config, paired=both, trace=trace)
         with ExitStack() as attached:
             for each in self.stack:
                 if each.stage == "pixels":
@@ -176,11 +165,11 @@ class Mitigated(BasePredictor[Prediction]):
                 elif each.stage == "features":
                     attached.enter_context(each.hooked(self.predictor, self.stats))
                 elif each.stage == "outputs":
-                    view = each.around(view, self.predictor)
-            return [[self._finished(each) for each in versions] for versions in view(pixels, 1.0)]
-
-    def _finished(self, found: Prediction) -> Prediction:
-        """Without scores that were needed for an average alone."""
-        if isinstance(found, Segmentation) and self._scoring is not self.predictor and not self._gives_scores:
-            return replace(found, scores=None)
+                    view = partial(each.merged, view, get_task(self.task))
+            found = view(pixels, 1.0)
+        if self._drops_scores:  # that were needed for an average alone
+            return [
+                [replace(each, scores=None) if isinstance(each, Segmentation) else each for each in versions]
+                for versions in found
+            ]
         return found

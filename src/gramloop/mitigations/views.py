@@ -133,16 +133,13 @@ class Flip(OutputMitigation):
     def scales(self) -> tuple[float, ...]:
         return (1.0, 1.0)
 
-    def around(self, view: ViewFunction, predictor: AnyPredictor) -> ViewFunction:
-        task = get_task(predictor.task)
-
-        def both(images: Sequence[RGB], scale: float) -> list[list[Prediction]]:
-            width = images[0].shape[1]
-            mirrored = view([np.ascontiguousarray(pixels[:, ::-1]) for pixels in images], scale)
-            back = [[task.flip(each, width) for each in versions] for versions in mirrored]
-            return _merged([view(images, scale), back], task)
-
-        return both
+    def merged(
+        self, view: ViewFunction, task: AnyTask, images: Sequence[RGB], scale: float
+    ) -> list[list[Prediction]]:
+        width = images[0].shape[1]
+        mirrored = view([np.ascontiguousarray(pixels[:, ::-1]) for pixels in images], scale)
+        back = [[task.flip(each, width) for each in versions] for versions in mirrored]
+        return _merged([view(images, scale), back], task)
 
 
 @dataclass(frozen=True)
@@ -178,13 +175,10 @@ class Scales(OutputMitigation):
                     "rounding to whole patches"
                 )
 
-    def around(self, view: ViewFunction, predictor: AnyPredictor) -> ViewFunction:
-        task = get_task(predictor.task)
-
-        def each_size(images: Sequence[RGB], scale: float) -> list[list[Prediction]]:
-            return _merged([view(images, scale * factor) for factor in self.factors], task)
-
-        return each_size
+    def merged(
+        self, view: ViewFunction, task: AnyTask, images: Sequence[RGB], scale: float
+    ) -> list[list[Prediction]]:
+        return _merged([view(images, scale * factor) for factor in self.factors], task)
 
 
 @dataclass(frozen=True)
@@ -211,14 +205,11 @@ class PairMean(OutputMitigation):
                 "pair averages the baseline and the replayed prediction, so it needs a replay, such as gramloop+pair"
             )
 
-    def around(self, view: ViewFunction, predictor: AnyPredictor) -> ViewFunction:
-        task = get_task(predictor.task)
-
-        def mean(images: Sequence[RGB], scale: float) -> list[list[Prediction]]:
-            found = view(images, scale)
-            return [[replace(task.merge(versions), blocks=versions[-1].blocks)] for versions in found]
-
-        return mean
+    def merged(
+        self, view: ViewFunction, task: AnyTask, images: Sequence[RGB], scale: float
+    ) -> list[list[Prediction]]:
+        found = view(images, scale)
+        return [[replace(task.merge(versions), blocks=versions[-1].blocks)] for versions in found]
 
 
 def _merged(views: Sequence[list[list[Prediction]]], task: AnyTask) -> list[list[Prediction]]:

@@ -43,6 +43,7 @@ from gramloop.tune.space import (
     Candidates,
     Space,
     affordable,
+    combine,
     default_space,
     list_candidates,
     read_values,
@@ -69,7 +70,7 @@ class Target:
         workload: as worker processes open it.
         predictor: to be asked what works with it; its weights may be missing.
         images: ids by condition, in the order in which they were taken.
-        about: checksums and versions, for the plan and the result.
+        subject: what decides the outcome of model and data: checksums, versions, the truth, calibration statistics.
         calibration: a file of calibration statistics, if one was given.
         behaviour: of a model of the user's code, what it predicts on trial images.
         asked: how model and data are named, for the report.
@@ -78,19 +79,10 @@ class Target:
     workload: Workload
     predictor: Predictor[Prediction] = field(repr=False, compare=False)
     images: Mapping[str, tuple[str, ...]] = field(repr=False)
-    about: Mapping[str, object] = field(default_factory=dict, repr=False)
+    subject: Mapping[str, object] = field(default_factory=dict, repr=False)
     calibration: str | None = None
     behaviour: Behaviour | None = None
     asked: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-    def identity(self) -> dict[str, object]:
-        """What decides the outcome: model and data, the truth, and the calibration statistics."""
-        found = dict(self.about)
-        if self.workload.label_free:
-            found |= {"truth": "clean", "truth score": self.workload.truth_score}
-        if self.calibration is not None:
-            found["calibration"] = file_digest(Path(self.calibration))
-        return found
 
 
 def suite_target(request: Request) -> Target:
@@ -98,7 +90,7 @@ def suite_target(request: Request) -> Target:
     plan, predictor = plan_and_model(replace(request, methods=("baseline",), pictures=0))
     images = partial(_SuiteImages, plan)
     workload = replace(plan_workload(plan), open_images=images, keep_refusals=True)
-    about: dict[str, object] = {
+    subject: dict[str, object] = {
         "suite": plan.suite,
         "data": dict(plan.data.contents),
         "model": dict(plan.model.sha256),
@@ -107,9 +99,13 @@ def suite_target(request: Request) -> Target:
         "dtype": plan.model.dtype,
         "versions": dict(plan.versions),
     }
+    if plan.label_free:
+        subject |= {"truth": "clean", "truth score": plan.truth_score}
+    if request.calibration is not None:
+        subject["calibration"] = file_digest(Path(request.calibration))
     asked = {"model": model_options(plan.model), "data": short_path(plan.data.root)}
     ids = images().ids()
-    return Target(workload, predictor, ids, about, request.calibration, plan.model.behaviour, asked)
+    return Target(workload, predictor, ids, subject, request.calibration, plan.model.behaviour, asked)
 
 
 class _SuiteImages(PlannedImages):
@@ -157,7 +153,7 @@ class Search:
             "conditions": {key: len(ids) for key, ids in target.images.items()},
             "categories": workload.categories.ids,
             "threads": workload.threads,
-            "subject": target.identity(),
+            "subject": target.subject,
             "behaviour": None if target.behaviour is None else asdict(target.behaviour),
             "candidates": [stack_json(stack) for stack in self.candidates],
         }
@@ -208,11 +204,8 @@ def search_suite(
 ) -> Search:
     """The search that options describe; nothing is predicted yet.
 
-    Args:
-        asked: what is tuned, on what.
-        held: a model in memory.
-        space: what to choose from, in place of what the options say.
-        scenes: where scenes are drawn; in the folder by default.
+    ``held`` is a model in memory; ``space`` is what to choose from in place of what the options say; scenes are drawn in
+    the folder by default.
     """
     read_search_plan(asked.out)  # another folder is refused before scenes are drawn into it
     values = read_values(asked.space.values)
@@ -249,6 +242,8 @@ def plan_search(
     clean = len(split.images["search"].get(CLEAN, ()))
     stats = read_stats(target.calibration)
     offered = list_candidates(space or default_space(predictor), predictor, options.max_cost, clean, stats)
+    replays_only = all(replay_alone(stack) is not None for stack in offered.stacks)
+    combines = options.stacking and combine(dict.fromkeys(offered.stacks, 0.0))
     free = any(stack_cost(stack, predictor).multiplier <= NO_EXTRA_COST for stack in offered.stacks)
     learnt = min(MAX_CALIBRATION, clean, max(MIN_IMAGES, budget // CALIBRATION_SHARE))
     schedule = plan_schedule(
@@ -256,9 +251,9 @@ def plan_search(
         len(offered.stacks),
         *(StageSize(split.size(part), len(split.conditions(part))) for part in split.images),
         finalists=options.finalists,
-        joining=JOINING if options.stacking and offered.combines else (),
+        joining=JOINING if combines else (),
         judged=2 if free and len(offered.stacks) > 1 else 1,
-        baseline=0 if offered.replays_only else 1,
+        baseline=0 if replays_only else 1,
         calibration=learnt if offered.calibrates else 0,
     )
     candidates = _within_budget(offered, schedule.candidates, options.seed)

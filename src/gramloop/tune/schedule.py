@@ -250,21 +250,18 @@ class Schedule:
     @property
     def stages(self) -> list[tuple[str, int | None, int, int]]:
         """Each stage: its name, its candidates, images under a condition, and predictions, at most."""
-        learning = ("calibration", None, self.calibration, self.calibration)
-        rungs = [
-            (
-                f"rung {number}",
-                rung.candidates + rung.joining,
-                rung.cells,
-                rung.predictions + self.baseline * rung.fresh,
-            )
-            for number, rung in enumerate(self.rungs, 1)
-        ]
-        last = (("decision", self.finalists, self.decide), ("verdict", self.judged, self.verdict))
-        compared = [
-            (name, many, each.cells, (many + self.baseline) * each.cells) for name, many, each in last
-        ]
-        return [*([learning] if self.calibration else []), *rungs, *compared]
+        found: list[tuple[str, int | None, int, int]] = []
+        if self.calibration:
+            found.append(("calibration", None, self.calibration, self.calibration))
+        for number, rung in enumerate(self.rungs, 1):
+            price = rung.predictions + self.baseline * rung.fresh
+            found.append((f"rung {number}", rung.candidates + rung.joining, rung.cells, price))
+        for name, many, size in (
+            ("decision", self.finalists, self.decide),
+            ("verdict", self.judged, self.verdict),
+        ):
+            found.append((name, many, size.cells, (many + self.baseline) * size.cells))
+        return found
 
     @property
     def predictions(self) -> int:

@@ -15,7 +15,7 @@ from gramloop.errors import GramLoopError
 from gramloop.mitigations.base import Mitigation, Stage
 from gramloop.mitigations.calibration import MIN_IMAGES, CalibrationStats
 from gramloop.mitigations.mitigated import check_stack, needs_calibration, stack_cost
-from gramloop.mitigations.stack import Replay, Stack, ordered, parse_mitigations, replay_alone, stack_text
+from gramloop.mitigations.stack import Replay, Stack, ordered, parse_mitigations, stack_text
 from gramloop.replay.config import (
     ReplayConfig,
     ReplaySettings,
@@ -64,11 +64,6 @@ class Space:
                 raise GramLoopError(f"the values of {name} are a list with at least one, not {tried!r}")
             checked[name] = tuple(check_value(name, each) for each in tried)
         object.__setattr__(self, "values", checked)
-
-    @property
-    def has_replays(self) -> bool:
-        """Whether values of a replay are tried."""
-        return bool(self.values) or not self.mitigations
 
     def replays(self, depth: int) -> tuple[ReplayConfig, ...]:
         """Every replay that runs on ``depth`` blocks."""
@@ -121,17 +116,6 @@ class Candidates:
     left_out: tuple[tuple[str, str], ...]  # a text, and the reason
     calibrates: bool  # whether calibration statistics have to be learnt
     stats: CalibrationStats | None = field(default=None, repr=False, compare=False)  # given
-
-    @property
-    def replays_only(self) -> bool:
-        """Whether the baseline prediction comes with every candidate."""
-        return all(replay_alone(stack) is not None for stack in self.stacks)
-
-    @property
-    def combines(self) -> bool:
-        """Whether there are candidates of two stages."""
-        pairs = itertools.combinations(self.stacks, 2)
-        return any(not stages(one) & stages(other) for one, other in pairs)
 
 
 def default_space(predictor: Predictor[Prediction]) -> Space:
@@ -212,7 +196,7 @@ def combine(values: Mapping[Stack, float]) -> list[Stack]:
 def _replays(
     space: Space, predictor: Predictor[Prediction], max_cost: float | None, left_out: dict[str, str]
 ) -> list[Stack]:
-    if not space.has_replays:
+    if space.mitigations and not space.values:
         return []
     try:
         check_replay(predictor, ReplayConfig(window=(0, 0), gate_at="end"))

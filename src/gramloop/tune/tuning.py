@@ -85,7 +85,6 @@ def run_tuning(
 
     ``advance`` is called with the number of predictions that were made or found; ``command`` was typed, for the report.
     """
-    check_search_folder(folder, search)  # what is refused stays untouched
     with locked(folder):
         plan = _begin(folder, search, command)
         stats = _find_calibration(search, folder, device)
@@ -104,13 +103,17 @@ def _load_stats(stats: Path | None, *_: object) -> CalibrationStats | None:
     return read_stats(stats)
 
 
-def check_search_folder(folder: Path, search: Search) -> dict[str, Any] | None:
-    """The plan in a folder, None if there is none; refuses the folder of another search. Nothing is written."""
+def _begin(folder: Path, search: Search, command: str) -> dict[str, Any]:
+    """The plan of the folder, with the day on which it was begun; refuses the folder of another search."""
+    remove_leftovers(folder)
     found = read_search_plan(folder)
     if found is None:
         if (folder / UNITS).exists():
             raise GramLoopError(f"{folder} has {UNITS} but no {PLAN}; choose another folder")
-        return None
+        asked = {**search.target.asked, **({"command": command} if command else {})}
+        plan = {**search.plan, "begun": datetime.now(UTC).date().isoformat(), "asked": asked}
+        atomic_write(folder / PLAN, (json.dumps(plan, indent=1) + "\n").encode(), durable=True)
+        return plan
     if difference := first_difference(found, search.plan, skip=UNHASHED):
         raise GramLoopError(
             f"{folder} holds a search with {difference}; choose another folder, or the settings it was begun with"
@@ -119,17 +122,6 @@ def check_search_folder(folder: Path, search: Search) -> dict[str, Any] | None:
     known = "version" in found["subject"].get("model", {})
     check_behaviour(before, search.target.behaviour, known, f"{folder} holds a search")
     return found
-
-
-def _begin(folder: Path, search: Search, command: str) -> dict[str, Any]:
-    """The plan of the folder, with the day on which it was begun and what was asked for."""
-    plan = check_search_folder(folder, search)
-    if plan is None:
-        asked = {**search.target.asked, **({"command": command} if command else {})}
-        plan = {**search.plan, "begun": datetime.now(UTC).date().isoformat(), "asked": asked}
-        atomic_write(folder / PLAN, (json.dumps(plan, indent=1) + "\n").encode(), durable=True)
-    remove_leftovers(folder)
-    return plan
 
 
 def _find_calibration(search: Search, folder: Path, device: str | None) -> Path | None:
