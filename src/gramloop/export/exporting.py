@@ -237,11 +237,13 @@ def _about(
 ) -> About:
     """The description of a subject with its mitigations."""
     high, wide = subject.size
-    shape = (batch, 3, high, wide) if subject.normalisation is None else (batch, high, wide, 3)
-    words = (_FLOATS if subject.normalisation is None else _BYTES).format(batch=batch, high=high, wide=wide)
+    shape = (batch, 3, high, wide) if subject.program.normalisation is None else (batch, high, wide, 3)
+    words = (_FLOATS if subject.program.normalisation is None else _BYTES).format(
+        batch=batch, high=high, wide=wide
+    )
     settings: dict[str, Any] = {}
-    if subject.normalisation is not None:
-        settings["normalisation"] = asdict(subject.normalisation)
+    if subject.program.normalisation is not None:
+        settings["normalisation"] = asdict(subject.program.normalisation)
     texts, replay = [each.text for each in stack], replay_of(stack)
     if not stack:  # what is attached to a module that came with it
         texts = [hooks.text for hooks in hooks_on(subject.root)]

@@ -69,7 +69,7 @@ class Program(nn.Module):
     ) -> None:
         super().__init__()
         self.model, self.read, self.outputs, self.recipe = model, read, outputs, recipe
-        self.normalised = normalisation is None
+        self.normalisation = normalisation
         if normalisation is not None:
             self.register_buffer("mean", 255 * torch.tensor(normalisation.mean)[:, None, None])
             self.register_buffer("std", 255 * torch.tensor(normalisation.std)[:, None, None])
@@ -78,7 +78,9 @@ class Program(nn.Module):
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
         """The tensors of ``outputs``, of pixels as `gramloop.tasks.images.to_tensor` normalises them."""
         return self.read(
-            image if self.normalised else (image.permute(0, 3, 1, 2).float() - self.mean) / self.std
+            image
+            if self.normalisation is None
+            else (image.permute(0, 3, 1, 2).float() - self.mean) / self.std
         )
 
 
@@ -169,7 +171,6 @@ class ExportSubject:
 
     root: the module that a replay is attached to.
     size: height and width of the input.
-    normalisation: that inside the program; None where the input is normalised already.
     preprocess: how a custom model prepares an image, (1, 3, H, W); None for resizing.
     """
 
@@ -179,7 +180,6 @@ class ExportSubject:
     classes: Classes
     name: str
     size: tuple[int, int]
-    normalisation: Normalisation | None
     note: str = ""
     input_name: str = IMAGE
     preprocess: Callable[[RGB], Tensor] | None = None
@@ -192,7 +192,7 @@ class ExportSubject:
         columns = torch.linspace(1, 0, wide)[None, :, None] * torch.tensor([60.0, 150.0, 10.0])
         shares = torch.linspace(0.04, 0.1, batch)[:, None, None, None] if kind == 0 else torch.ones(())
         bytes_ = (shares * noise + (1 - shares) * (rows + columns)).round().clamp(0, 255).to(torch.uint8)
-        if self.normalisation is not None:
+        if self.program.normalisation is not None:
             return bytes_
         return _normalised(bytes_).contiguous()
 
@@ -207,7 +207,7 @@ class ExportSubject:
                 )
         else:
             made = torch.from_numpy(np.ascontiguousarray(resize(pixels, self.size)))[None]
-            made = made if self.normalisation is not None else _normalised(made)
+            made = made if self.program.normalisation is not None else _normalised(made)
         return made.repeat(batch, 1, 1, 1)
 
 
@@ -222,7 +222,7 @@ def subject_of(predictor: object, size: _Size = (None, None), name: str | None =
         return _of_predictor(predictor, size, named)
     if isinstance(predictor, Backbone):
         input_size = _size(size, _BACKBONE_SIDE, predictor.shape.patch, predictor)
-        return ExportSubject(_features(predictor), predictor.model, FEATURES, {}, named, input_size, WEB)
+        return ExportSubject(_features(predictor), predictor.model, FEATURES, {}, named, input_size)
     if isinstance(predictor, ModulePredictor):
         return _of_module_predictor(predictor, size, named)
     if isinstance(predictor, nn.Module):
@@ -257,9 +257,7 @@ def _of_predictor(predictor: ViTPredictor[Prediction], size: _Size, name: str) -
     else:
         raise _unknown(predictor)
     input_size = _size(size, side, multiple, backbone)
-    return ExportSubject(
-        program, backbone.model, predictor.task, predictor.classes, name, input_size, norm, note
-    )
+    return ExportSubject(program, backbone.model, predictor.task, predictor.classes, name, input_size, note)
 
 
 def _of_module_predictor(predictor: ModulePredictor, size: _Size, name: str) -> ExportSubject:
@@ -315,7 +313,7 @@ def _of_module(model: nn.Module, task: str, classes: Classes, size: _Size, name:
 
     program = Program(model, read, outputs, normalisation=None)
     note = "as the model itself returns it"
-    return ExportSubject(program, model, task, classes, name, (high, wide), None, note, PIXELS)
+    return ExportSubject(program, model, task, classes, name, (high, wide), note, PIXELS)
 
 
 def _size(given: _Size, side: int, multiple: int, backbone: Backbone | None) -> tuple[int, int]:

@@ -24,7 +24,7 @@ from gramloop.mitigations.stack import (
     stack_scales,
     stack_text,
 )
-from gramloop.mitigations.views import PairMean, predict_scaled, with_scores
+from gramloop.mitigations.views import PairMean, predict_scaled
 from gramloop.replay.attach import attach
 from gramloop.replay.config import Cost, ReplayConfig
 from gramloop.tasks.base import get_task
@@ -130,7 +130,8 @@ class Mitigated(BasePredictor[Prediction]):
         self._replay = replay_of(stack)
         self._averages_pair = any(isinstance(each, PairMean) for each in stack)
         merges = len(stack_scales(stack)) > 1 or self._averages_pair
-        self._scoring = with_scores(predictor) if merges else predictor
+        scoring = getattr(predictor, "with_scores", lambda: predictor)  # labels alone cannot be averaged
+        self._scoring: AnyPredictor = scoring() if merges else predictor
         gives_scores = bool(getattr(getattr(predictor, "config", None), "scores", False))
         self._drops_scores = self._scoring is not predictor and not gives_scores
 

@@ -263,9 +263,3 @@ def scaled(predictor: AnyPredictor, factor: float) -> AnyPredictor:
 def has_size(predictor: AnyPredictor) -> bool:
     """Whether the size of a predictor's input can be set; otherwise images are resized before it sees them."""
     return bool(getattr(predictor, "has_size", False))
-
-
-def with_scores(predictor: AnyPredictor) -> AnyPredictor:
-    """The predictor that returns scores along with labels, if it can be asked to."""
-    found: AnyPredictor = predictor.with_scores() if hasattr(predictor, "with_scores") else predictor
-    return found
