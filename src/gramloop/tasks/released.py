@@ -28,7 +28,7 @@ from gramloop.data.records import TaskName as Task
 from gramloop.data.truth import RunLengths, encode_mask
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Backbone, Tap
-from gramloop.models.detector import WindowedDetector, WindowLayout, join_taps, pad_batch
+from gramloop.models.detector import WindowedDetector, WindowLayout, all_valid, join_taps
 from gramloop.models.plain_detr import best_detections
 from gramloop.models.pmt import PMT
 from gramloop.models.tiny import DenseDetectHead
@@ -57,21 +57,12 @@ class DetectConfig:
 
 
 class Detector(ViTPredictor[Detection]):
-    """A detector ready for images.
-
-    Images of a batch are padded to a common size. Padding takes no part in a replay's drift, median or mean. It does
-    enter the windows and the head's first norm, as in the reference, so detections differ slightly from those of single
-    images.
-    """
+    """A detector ready for images."""
 
     task = "detection"
-    pads = True
 
     def __init__(
-        self,
-        model: WindowedDetector,
-        config: DetectConfig | None = None,
-        normalisation: Normalisation = WEB,
+        self, model: WindowedDetector, config: DetectConfig | None = None, normalisation: Normalisation = WEB
     ) -> None:
         numbers = model.head.config.classes
         names = COCO if numbers == COCO_NUMBERS else {}
@@ -80,36 +71,26 @@ class Detector(ViTPredictor[Detection]):
         self.model, self.config = model, config or DetectConfig()
 
     def _forward(self, pixels: Sequence[RGB], loop: Loop | None, paired: bool) -> list[list[Detection]]:
-        patch, depth = self.backbone.shape.patch, self.backbone.shape.depth
-        tensors = [self.prepare(each)[0] for each in pixels]
-        batch, valid = (each.to(self.backbone.device) for each in pad_batch(tensors, patch))
+        depth, size = self.backbone.shape.depth, (pixels[0].shape[0], pixels[0].shape[1])
+        batch = torch.cat([self.prepare(each) for each in pixels]).to(self.backbone.device)
+        valid = all_valid(batch, self.backbone.shape.patch)
         views: list[Tensor] = []  # maps (B, K, h, w), overview first
         see = partial(self._see, loop, paired, views)
         *baseline, last = self.model.detect_each(self.model.features(batch, valid, see), valid)
-        sizes = [
-            ((each.shape[-2], each.shape[-1]), image.shape[:2])
-            for each, image in zip(tensors, pixels, strict=True)
-        ]
-        maps: list[ReplayMaps | None] = [None] * len(sizes)
+        maps: list[ReplayMaps | None] = [None] * len(pixels)
         if views:
-            layout = self.model.layout(batch)
-            joined = layout.join(views[1:]).numpy()
-            maps = [
-                ReplayMaps(each).cropped(height // patch, width // patch)
-                for each, ((height, width), _) in zip(joined, sizes, strict=True)
-            ]
-        blocks, none = depth if loop is None else loop.blocks_executed, [None] * len(sizes)
+            maps = [ReplayMaps(each) for each in self.model.layout(batch).join(views[1:]).numpy()]
+        shown, blocks = (batch.shape[-2], batch.shape[-1]), depth if loop is None else loop.blocks_executed
+        replayed = zip(self._finish(last, shown, size), maps, strict=True)
         return [
-            *(self._finish(each, sizes, none, depth) for each in baseline),
-            self._finish(last, sizes, maps, blocks),
+            *([replace(one, blocks=depth) for one in self._finish(each, shown, size)] for each in baseline),
+            [replace(one, blocks=blocks, trace=trace) for one, trace in replayed],
         ]
 
     def _see(
         self, loop: Loop | None, paired: bool, views: list[Tensor], images: Tensor, valid: Tensor
     ) -> list[Tensor]:
         """What the head reads of one window, per version; its maps are added to ``views``."""
-        if loop is not None and not bool(valid.all()):
-            loop.set_valid(valid)
         taps = self.backbone.features(images, self.taps)
         if loop is None:
             return [join_taps(taps)]
@@ -127,17 +108,12 @@ class Detector(ViTPredictor[Detection]):
         return layout.rows[0][1], layout.columns[0][1]  # the overview has the size of the first window
 
     def _finish(
-        self,
-        found: tuple[Tensor, Tensor],
-        sizes: Sequence[tuple[tuple[int, int], tuple[int, ...]]],
-        maps: Sequence[ReplayMaps | None],
-        blocks: int,
+        self, found: tuple[Tensor, Tensor], shown: tuple[int, int], size: tuple[int, int]
     ) -> list[Detection]:
         results = []
-        for logits, boxes, (size, (height, width)), trace in zip(*found, sizes, maps, strict=True):
-            best = best_detections(logits, boxes, size, (height, width), self.config.keep)
-            corners, scores, labels = (each.cpu().numpy() for each in best)
-            results.append(Detection(corners, scores, labels, blocks=blocks, trace=trace))
+        for logits, boxes in zip(*found, strict=True):
+            best = best_detections(logits, boxes, shown, size, self.config.keep)
+            results.append(Detection(*(each.cpu().numpy() for each in best)))
         return results
 
 
