@@ -15,10 +15,9 @@ import platform
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from importlib.metadata import packages_distributions, version
-from itertools import count
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -28,10 +27,11 @@ from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError, user_code
 from gramloop.tasks.custom import FunctionPredictor, ModulePredictor, find_make
+from gramloop.tasks.detection import Detection
 from gramloop.tasks.images import RGB
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import AnyPredictor, name_of
-from gramloop.tasks.segments import Panoptic, PanopticTask
+from gramloop.tasks.segments import InstanceMasks, Panoptic, PanopticTask
 from gramloop.util.files import file_digest
 
 Content = dict[str, str]  # digests, by what they are of
@@ -54,12 +54,11 @@ _ATOMS = (type(None), int, float, complex, bytes, bytearray, range, types.Ellips
 # models in memory
 
 _in_memory: dict[str, AnyPredictor] = {}
-_numbers = count(1)
 
 
 def hold_model(predictor: AnyPredictor) -> dict[str, str]:
     """Keep a model that is in no file, and return what `gramloop.tasks.load_predictor` takes for it."""
-    name = f"{name_of(predictor)} #{next(_numbers)}"
+    name = f"{name_of(predictor)} #{len(_in_memory) + 1}"
     _in_memory[name] = predictor
     return {"object": name}
 
@@ -86,6 +85,9 @@ def identify(
 ) -> tuple[Content, Behaviour | None]:
     """The content and the behaviour of a model of the user's code; nothing of other models.
 
+    The content is read after the first predictions, which may load weights, and again after an image that the model
+    never saw, which fills caches: what predictions change is left out.
+
     Args:
         files: the model, as `gramloop.tasks.load_predictor` takes it.
         predictor: the same, loaded.
@@ -99,8 +101,17 @@ def identify(
                 f"the version {version!r} belongs to a model of your own code; other weights are known"
             )
         return {}, None
-    seen, content = observe_twice(predictor, size, device, lambda: user_content(files, predictor))
-    return ({"version": version}, replace(seen, varying=())) if version else (content, seen)
+    first = observe(predictor, size, device)
+    before = {} if version else user_content(files, predictor)
+    _probe(predictor, np.random.default_rng().integers(0, 256, (*size, 3), np.uint8))
+    if observe(predictor, size, device).digest != first.digest:
+        first = replace(first, digest="", summary=())
+    if version:
+        return {"version": version}, first
+    after = user_content(files, predictor)
+    varying = tuple(name for name in sorted({*before, *after}) if before.get(name) != after.get(name))
+    stable = {name: value for name, value in before.items() if name not in varying}
+    return stable, replace(first, varying=varying)
 
 
 def check_identity(
@@ -113,12 +124,9 @@ def check_identity(
     """What differs in a loaded model from its planned ``content`` and behaviour; empty where it is the same."""
     now = observe(predictor, seen.size, device)
     if "version" not in content:
-        found = {
-            name: digest
-            for name, digest in user_content(files, predictor).items()
-            if name not in seen.varying
-        }
-        if changed := first_change(content, found):
+        found = user_content(files, predictor)
+        left = {name: digest for name, digest in found.items() if name not in seen.varying}
+        if changed := first_change(content, left):
             return changed
     return "" if not seen.repeatable or now.same_as(seen) else "what it predicts on the trial images"
 
@@ -197,25 +205,6 @@ def observe(predictor: AnyPredictor, size: tuple[int, int], device: str = "cpu")
     return Behaviour(size, content_of({"": values})[""], summary, _machine(device))
 
 
-def observe_twice(
-    predictor: AnyPredictor, size: tuple[int, int], device: str, content: Callable[[], Content]
-) -> tuple[Behaviour, Content]:
-    """What a model predicts, whether it does so again, and its content without what predictions change.
-
-    The content is read after the first predictions, which may load weights, and again after an image that the model
-    never saw, which fills caches.
-    """
-    first = observe(predictor, size, device)
-    before = content()
-    _probe(predictor, np.random.default_rng().integers(0, 256, (*size, 3), np.uint8))
-    again = observe(predictor, size, device)
-    after = content()
-    varying = tuple(sorted(name for name in {**before, **after} if before.get(name) != after.get(name)))
-    digest = first.digest if first.digest == again.digest else ""
-    stable = {name: value for name, value in before.items() if name not in varying}
-    return Behaviour(size, digest, first.summary if digest else (), first.machine, varying), stable
-
-
 def probe_images(height: int, width: int) -> tuple[RGB, RGB]:
     """Two images with all brightnesses, many colours, edges and texture; the same wherever they are made."""
     rows, columns = np.mgrid[0:height, 0:width].astype(np.int64)
@@ -240,18 +229,16 @@ def _summary(prediction: Prediction) -> list[float]:
     Means over pixels, and sums over objects by their squared score, so that weak ones hardly count. Class numbers count by
     their waves, and segments by their class.
     """
-    labels, scores = getattr(prediction, "labels", None), getattr(prediction, "scores", None)
+    labels, values = getattr(prediction, "labels", None), getattr(prediction, "values", None)
     if isinstance(prediction, Panoptic):
         labels = PanopticTask().class_map(prediction, 0.0) + 1
-    objects = isinstance(scores, np.ndarray) and scores.ndim == 1
-    weights = np.nan_to_num(np.asarray(scores, np.float64)) ** 2 if objects else None
     columns = [] if labels is None else [np.cos(labels * wave) for wave in _WAVES]
-    for values in (getattr(prediction, name, None) for name in ("boxes", "values")):
-        if values is not None:
-            finite = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
-            columns += [finite] if weights is None else list(finite.T)
-    if weights is None:
+    if values is not None:
+        columns.append(np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0))
+    if not isinstance(prediction, Detection | InstanceMasks):
         return [float(each.mean()) if each.size else 0.0 for each in columns]
+    columns += list(np.nan_to_num(prediction.boxes.astype(np.float64), posinf=0.0, neginf=0.0).T)
+    weights = np.nan_to_num(prediction.scores.astype(np.float64)) ** 2
     return [float(weights.sum()), *(float((weights * each).sum()) for each in columns)]
 
 
@@ -271,14 +258,9 @@ def _machine(device: str) -> str:
 
 
 def content_of(parts: Mapping[str, object], folder: Path | None = None) -> Content:
-    """Digests of everything that named values reach.
+    """Digests of everything that named values reach, by name, and of the attributes of each by ``name.attribute``.
 
-    Args:
-        parts: the values, such as a function or a torch module.
-        folder: where relative paths in strings may lead, in addition to the working directory.
-
-    Returns:
-        Digests by name, and of the attributes of each value by ``name.attribute``.
+    Relative paths in strings may lead to the working directory or to ``folder``.
     """
     reader, found = _Reader(folder), {}
     for name, value in parts.items():
