@@ -10,7 +10,7 @@ import pytest
 from device_models import EMBEDDED, FOLDERS, RELEASED, Load
 from gramloop.mitigations import apply, calibrate
 from gramloop.mitigations.calibration import CalibrationStats
-from stand_in_audit import PIXELS, REPLAY, alike, audit_determined, audit_float32, in_float32, parts
+from stand_in_audit import PIXELS, alike, audit_determined, audit_float32, in_float32, parts
 from stand_in_gpu import stand_in_gpu
 
 Loaders = Callable[[str], Load]

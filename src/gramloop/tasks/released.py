@@ -33,7 +33,7 @@ from gramloop.models.plain_detr import best_detections
 from gramloop.models.pmt import PMT
 from gramloop.models.tiny import DenseDetectHead
 from gramloop.replay.attach import Loop
-from gramloop.tasks.class_names import COCO, COCO_NUMBERS, COCO_PANOPTIC, Classes
+from gramloop.tasks.class_names import COCO, COCO_NUMBERS, COCO_PANOPTIC, Classes, coco_classes
 from gramloop.tasks.detection import Detection
 from gramloop.tasks.images import RGB, WEB, Normalisation, resize, to_tensor
 from gramloop.tasks.prediction import ReplayMaps
@@ -223,8 +223,7 @@ class QuerySegmenter(ViTPredictor[Panoptic | InstanceMasks]):
             things: the numbers of ``classes`` that are things, for panoptic segments; known for COCO's classes.
             normalisation: of images.
         """
-        known = {len(COCO_PANOPTIC): COCO_PANOPTIC, len(COCO): COCO}
-        classes = classes or known.get(model.classes) or dict.fromkeys(range(1, model.classes + 1))
+        classes = classes or coco_classes(model.classes) or dict.fromkeys(range(1, model.classes + 1))
         super().__init__(model.backbone, model.taps, classes, normalisation)
         self.model, self.task, self.config = model, task, config or QueryConfig()
         if len(classes) != model.classes:
@@ -235,7 +234,7 @@ class QuerySegmenter(ViTPredictor[Panoptic | InstanceMasks]):
             )
         if task == "instance" and classes == COCO_PANOPTIC:
             raise GramLoopError(
-                "this head has things and stuff (133 classes of COCO); it is one for the task panoptic"
+                "this head has things and stuff (133 classes); it is one for the task panoptic"
             )
         if task == "panoptic" and things is None and classes not in (COCO, COCO_PANOPTIC):
             raise GramLoopError(
@@ -266,10 +265,8 @@ class QuerySegmenter(ViTPredictor[Panoptic | InstanceMasks]):
         if loop is not None and min(high, wide) < self.config.side:
             patch = self.backbone.shape.patch
             rows = self.config.side // patch
-            valid = torch.zeros(
-                len(pixels), rows, rows, dtype=torch.bool
-            )  # patches that show some of the image
-            valid[:, : -(-high // patch), : -(-wide // patch)] = True
+            valid = torch.zeros(len(pixels), rows, rows, dtype=torch.bool)
+            valid[:, : -(-high // patch), : -(-wide // patch)] = True  # patches that show some of the image
             loop.set_valid(valid.to(self.backbone.device))
         return super()._forward(pixels, loop, paired)
 
@@ -326,14 +323,8 @@ def merged_segments(
 ) -> Panoptic:
     """Every pixel to the query that claims it most, among those surer than the threshold.
 
-    A query is dropped if it wins less than the share ``config.overlap`` of what its mask covers.
-
-    Args:
-        logits: (queries, classes + 1), the last of no object.
-        masks: of the same queries.
-        numbers: of the classes.
-        things: those of them that are countable objects.
-        config: has the threshold and the share.
+    A query is dropped if it wins less than the share ``config.overlap`` of what its mask covers. ``logits`` are
+    (queries, classes + 1), the last of no object; ``numbers`` those of the classes, of which ``things`` are countable.
     """
     scores, classes = logits.float().softmax(-1).max(-1)
     sure = ((classes < len(numbers)) & (scores > config.threshold)).nonzero()[:, 0]
@@ -397,13 +388,9 @@ def best_masks(logits: Tensor, masks: Masks, keep: int) -> InstanceMasks:
     chosen = [shapes[query] for query in queries.tolist()]
     scores = likely.cpu().numpy() * np.array([mean for _, _, mean in chosen], dtype=np.float32)
     order = np.argsort(-scores, kind="stable")
-    return InstanceMasks(
-        tuple(chosen[index][0] for index in order),
-        scores[order].astype(np.float32),
-        classes.cpu().numpy()[order],
-        np.array([chosen[index][1] for index in order], dtype=np.float32).reshape(-1, 4),
-        masks.size,
-    )
+    runs, boxes = tuple(chosen[index][0] for index in order), [chosen[index][1] for index in order]
+    corners, labels = np.array(boxes, dtype=np.float32).reshape(-1, 4), classes.cpu().numpy()[order]
+    return InstanceMasks(runs, scores[order].astype(np.float32), labels, corners, masks.size)
 
 
 def _resized(logits: Tensor, size: tuple[int, int]) -> Tensor:  # (n, h, w) → (n, H, W)

@@ -287,7 +287,7 @@ class Segmenter(ViTPredictor[Segmentation]):
         model: SegmentationModel,
         config: SegmentConfig | None = None,
         normalisation: Normalisation = WEB,
-        names: Mapping[int, str] | None = None,
+        names: Classes | None = None,
     ) -> None:
         """``names`` of the classes are those of ADE20K where there are as many."""
         known = names or (ADE20K if model.classes == len(ADE20K) else {})
