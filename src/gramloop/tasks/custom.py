@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import get_ident
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -308,14 +308,12 @@ def read_classes(given: object, name: str) -> Classes:
     """Numbers and names of classes: names in order, or names by number; none where nothing is given."""
     if given is None:
         return {}
-    numbered = dict(enumerate(given)) if isinstance(given, list | tuple) else given
-    if not isinstance(numbered, Mapping) or not all(
-        isinstance(number, int) and number >= 0 for number in numbered
-    ):
+    found = dict(enumerate(given)) if isinstance(given, list | tuple) else given
+    if not (isinstance(found, Mapping) and all(isinstance(each, int) and each >= 0 for each in found)):
         raise GramLoopError(
             f"the classes of {name} are {given!r}; they are a list of names, or names by number"
         )
-    return {number: None if label is None else str(label) for number, label in numbered.items()}
+    return {number: None if label is None else str(label) for number, label in found.items()}
 
 
 def _detection(boxes: _Array, scores: _Array, labels: _Array, *, name: str) -> Detection:
@@ -394,12 +392,10 @@ def find_make(spec: str) -> Callable[..., object]:
     place, _, attribute = spec.rpartition(":")
     if not place or not attribute:
         raise GramLoopError(f"{spec!r} names no function; it is my_models.py:make or package.module:make")
-    found: object = import_code(place)
-    for part in attribute.split("."):
-        found = getattr(found, part, None)
+    found = getattr(import_code(place), attribute, None)
     if not callable(found):
         raise GramLoopError(f"{place} has no function {attribute}")
-    return found
+    return cast(Callable[..., object], found)
 
 
 def import_code(place: str) -> ModuleType:
@@ -424,7 +420,8 @@ def _of_file(path: Path) -> ModuleType:
     if name in sys.modules:  # executed once, so that the classes it defines stay the same ones
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None  # noqa: PT018
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     if str(path.parent.resolve()) not in sys.path:
         sys.path.append(str(path.parent.resolve()))  # modules in its folder can be imported, as for a script

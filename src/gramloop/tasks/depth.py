@@ -10,7 +10,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ from gramloop.tasks.class_names import Classes
 from gramloop.tasks.images import RGB, WEB, Normalisation, resize_short_side, short_side_size, to_tensor
 from gramloop.tasks.prediction import NO_COLOURS, Changes, Colours, DrawStyle, Prediction
 from gramloop.tasks.predictor import ViTPredictor
-from gramloop.tasks.semantic import read_picture
+from gramloop.tasks.semantic import grey_png, read_picture
 from gramloop.util.plotting import Legend, colour_of, draw_values, nearest, shrunk
 
 if TYPE_CHECKING:
@@ -104,7 +104,9 @@ class DepthTask(Task[Depth, DepthMap]):
         return mean_score(rows.values["delta1"])
 
     def encode(self, prediction: Depth) -> Row:
-        return {"picture": depth_png(prediction.values)}
+        """As KITTI writes it: 256 steps to the metre; 0 is unknown."""
+        steps = np.clip(np.round(np.nan_to_num(prediction.values) * DEPTH_STEPS), 0, 65535)
+        return {"picture": grey_png(steps.astype(np.uint16))}
 
     def decode(self, row: Row, column: str = "picture") -> Depth | None:
         if row.get(column) is None:
@@ -174,14 +176,6 @@ class DepthTask(Task[Depth, DepthMap]):
         picture = Image.fromarray(prediction.values.astype(np.float32))
         resized = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)
         return replace(prediction, values=np.asarray(resized))
-
-
-def depth_png(metres: NDArray[Any]) -> bytes:  # of (H, W)
-    """Depth in metres as a grey PNG of 16 bits, 256 steps to the metre, as KITTI writes it; 0 is unknown."""
-    steps = np.clip(np.round(np.nan_to_num(metres) * DEPTH_STEPS), 0, 65535)
-    buffer = io.BytesIO()
-    Image.fromarray(steps.astype(np.uint16)).save(buffer, format="png")
-    return buffer.getvalue()
 
 
 def _in_frame(values: NDArray[np.float32], frame: NDArray[np.float32]) -> NDArray[np.float32]:

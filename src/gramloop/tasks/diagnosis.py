@@ -90,12 +90,10 @@ def diagnose(
     prefix: int | None = None,
     **settings: Unpack[ReplaySettings],
 ) -> Diagnosis:
-    """Run one image through a model with a replay attached, and keep what the replay measured.
+    """Run one image through a model with a replay attached, as for `gramloop.attach`, and keep what it measured.
 
-    model: any model that `gramloop.attach` takes; ``blocks``, ``norm`` and ``prefix`` are as there.
     pixels: what the model is called with: a tensor (1, 3, H, W), normalised as the model wants it, or a mapping
         of keywords, as a transformers image processor gives it.
-    config, settings: the replay, as for ``attach``.
     run: how to call the model with ``pixels``, where it is not ``model(pixels)``.
     grid: rows and columns of patches, where the model does not reveal them.
     """
@@ -107,19 +105,19 @@ def diagnose(
             raise GramLoopError("a replay of 0 passes has nothing to diagnose; replays must be at least 1")
         with torch.no_grad():
             call(pixels)
-    trace = loop.trace
+    trace, depth = loop.trace, loop.vit.depth
     if trace is None or not trace.drift:
         raise GramLoopError(_NOTHING)
-    if trace.drift[0].shape[0] != 1:
-        raise GramLoopError(f"{trace.drift[0].shape[0]} images were given; a diagnosis is of one image")
+    images, patches = trace.drift[0].shape[0], trace.drift[0].numel()
+    if images != 1:
+        raise GramLoopError(f"{images} images were given; a diagnosis is of one image")
     place = grid or trace.grid
     if place is None:
         raise GramLoopError(f"{loop.vit.name} does not reveal its grid of patches; pass grid=(rows, columns)")
-    if place[0] * place[1] != trace.drift[0].numel():
+    if place[0] * place[1] != patches:
         raise GramLoopError(
-            f"a grid of {place[0]} x {place[1]} does not hold the {trace.drift[0].numel()} patches of this image"
+            f"a grid of {place[0]} x {place[1]} does not hold the {patches} patches of this image"
         )
-    depth = loop.vit.depth
 
     def stacked(maps: Sequence[Tensor]) -> NDArray[np.float32]:
         return np.stack([each.detach().float().cpu().reshape(place).numpy() for each in maps])
@@ -147,9 +145,8 @@ def diagnose_prediction(predictor: AnyPredictor, image: RGB, config: ReplayConfi
 
 # models in files
 
-DiagnoseImage = Callable[
-    [RGB], tuple[RGB, Diagnosis]
-]  # pixels → the image as the model takes it, and its diagnosis
+# pixels → the image as the model takes it, and its diagnosis
+DiagnoseImage = Callable[[RGB], tuple[RGB, Diagnosis]]
 
 
 def diagnose_with(predictor: AnyPredictor, replay: ReplayConfig) -> DiagnoseImage:

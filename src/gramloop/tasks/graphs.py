@@ -254,12 +254,6 @@ class GraphRecipe:
         if self.size is not None and min(self.size) < 1:
             raise GramLoopError(f"size is height and width of the input in pixels, not {list(self.size)}")
 
-    def numbered_classes(self, name: str) -> Classes:
-        """Classes by number."""
-        if self.classes == "coco":
-            return dict(enumerate(COCO.values()))
-        return read_classes(self.classes, name)
-
 
 def load_graph(
     files: Mapping[str, Any], task: Task | None = None, device: torch.device | str = "cpu"
@@ -277,7 +271,8 @@ def load_graph(
         found = _of_transformers(graph, task)
     else:
         recipe = _recipe(graph, given)
-        classes = recipe.numbered_classes(graph.path.name)
+        named = list(COCO.values()) if recipe.classes == "coco" else recipe.classes
+        classes = read_classes(named, graph.path.name)
         model = _RecipeModel(graph, recipe, classes)
         found = FunctionPredictor(model, _TASKS[recipe.read], classes or None, graph.path.name)
     if filters:

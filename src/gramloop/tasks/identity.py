@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import math
 import platform
 import re
 import sys
@@ -160,21 +161,13 @@ def user_content(files: Mapping[str, str], predictor: AnyPredictor) -> Content:
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What a model predicts on the probe images.
+    """What a model predicts on the probe images."""
 
-    Attributes:
-        size: height and width of the probe images.
-        digest: of the predictions; empty where the same image was predicted twice, differently.
-        summary: numbers that are nearly the same on another processor.
-        machine: where the predictions were made.
-        varying: parts of the model's content that predictions change, such as caches and counters.
-    """
-
-    size: tuple[int, int]
-    digest: str
-    summary: tuple[float, ...]
-    machine: str
-    varying: tuple[str, ...] = ()
+    size: tuple[int, int]  # height and width of the probe images
+    digest: str  # of the predictions; empty where the same image was predicted twice, differently
+    summary: tuple[float, ...]  # numbers that are nearly the same on another processor
+    machine: str  # where the predictions were made
+    varying: tuple[str, ...] = ()  # parts of the content that predictions change, such as caches and counters
 
     @property
     def repeatable(self) -> bool:
@@ -187,20 +180,15 @@ class Behaviour:
             return self.repeatable == other.repeatable
         if self.machine == other.machine:
             return self.digest == other.digest
-        if len(self.summary) != len(other.summary):
-            return False
-        one, two = np.array(self.summary), np.array(other.summary)
-        scale = np.maximum(1.0, np.maximum(np.abs(one), np.abs(two)))
-        return bool((np.abs(one - two) <= SUMMARY_TOLERANCE * scale).all())
+        near = functools.partial(math.isclose, rel_tol=SUMMARY_TOLERANCE, abs_tol=SUMMARY_TOLERANCE)
+        return len(self.summary) == len(other.summary) and all(map(near, self.summary, other.summary))
 
 
 def observe(predictor: AnyPredictor, size: tuple[int, int], device: str = "cpu") -> Behaviour:
     """Predict the two probe images; an error of the model is raised as `UserCodeError`."""
     found = [_probe(predictor, pixels) for pixels in probe_images(*size)]
-    values = [
-        {each.name: getattr(one, each.name) for each in fields(one) if each.name not in ("blocks", "trace")}
-        for one in found
-    ]
+    names = [each.name for each in fields(found[0]) if each.name not in ("blocks", "trace")]
+    values = [{name: getattr(one, name) for name in names} for one in found]
     summary = tuple(round(number, 6) for one in found for number in _summary(one))
     return Behaviour(size, content_of({"": values})[""], summary, _machine(device))
 

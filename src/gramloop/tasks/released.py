@@ -123,8 +123,11 @@ def input_size(
     """The size in which the detector sees an image: the rule at the top of this module."""
     config = config or DetectConfig()
     scale = min(config.short_side / min(height, width), config.longest_side / max(height, width))
-    rows, columns = (max(1, int(side * scale / patch + 0.5)) for side in (height, width))
-    return rows * patch, columns * patch
+    return _patches(height * scale, patch), _patches(width * scale, patch)
+
+
+def _patches(side: float, patch: int) -> int:
+    return max(1, int(side / patch + 0.5)) * patch
 
 
 class DenseDetector(ViTPredictor[Detection]):
@@ -134,20 +137,14 @@ class DenseDetector(ViTPredictor[Detection]):
     size_setting = ""  # it takes any size
 
     def __init__(
-        self,
-        backbone: Backbone,
-        head: DenseDetectHead,
-        tap: int,
-        classes: Classes | None = None,
-        normalisation: Normalisation = WEB,
+        self, backbone: Backbone, head: DenseDetectHead, tap: int, classes: Classes | None = None
     ) -> None:
         backbone.check_taps([tap])
-        classes = classes or dict.fromkeys(range(1, head.config.classes + 1))
-        if len(classes) != head.config.classes:
-            raise GramLoopError(
-                f"{len(classes)} categories were given for a head of {head.config.classes} classes"
-            )
-        super().__init__(backbone, [tap], classes, normalisation)
+        count = head.config.classes
+        classes = classes or dict.fromkeys(range(1, count + 1))
+        if len(classes) != count:
+            raise GramLoopError(f"{len(classes)} categories were given for a head of {count} classes")
+        super().__init__(backbone, [tap], classes)
         self.head = head
 
     def prepare(self, pixels: RGB) -> Tensor:
@@ -156,8 +153,7 @@ class DenseDetector(ViTPredictor[Detection]):
 
     def _largest_view(self, height: int, width: int) -> tuple[int, int]:
         patch = self.backbone.shape.patch
-        rows, columns = (max(1, int(side / patch + 0.5)) for side in (height, width))
-        return rows * patch, columns * patch
+        return _patches(height, patch), _patches(width, patch)
 
     def read(
         self, taps: Sequence[Tap], input_size: tuple[int, int], size: tuple[int, int]
@@ -176,8 +172,7 @@ class DenseDetector(ViTPredictor[Detection]):
     def maps(
         self, loop: Loop | None, views: int, input_size: tuple[int, int], size: tuple[int, int]
     ) -> list[ReplayMaps | None]:
-        """What the replay measured in each image, with an entry per patch."""
-        return replay_maps(loop, views)
+        return replay_maps(loop, views)  # with an entry per patch
 
 
 @dataclass(frozen=True)
@@ -212,7 +207,6 @@ class QuerySegmenter(ViTPredictor[Panoptic | InstanceMasks]):
         config: QueryConfig | None = None,
         classes: Classes | None = None,
         things: Collection[int] | None = None,
-        normalisation: Normalisation = WEB,
     ) -> None:
         """
         Args:
@@ -221,10 +215,9 @@ class QuerySegmenter(ViTPredictor[Panoptic | InstanceMasks]):
             config: how images are given to the model.
             classes: numbers and names in the order of the head; COCO's, or from 1 on where it has other counts.
             things: the numbers of ``classes`` that are things, for panoptic segments; known for COCO's classes.
-            normalisation: of images.
         """
         classes = classes or coco_classes(model.classes) or dict.fromkeys(range(1, model.classes + 1))
-        super().__init__(model.backbone, model.taps, classes, normalisation)
+        super().__init__(model.backbone, model.taps, classes)
         self.model, self.task, self.config = model, task, config or QueryConfig()
         if len(classes) != model.classes:
             raise GramLoopError(f"{len(classes)} classes were given for a head of {model.classes}")
@@ -287,7 +280,6 @@ class QuerySegmenter(ViTPredictor[Panoptic | InstanceMasks]):
     def maps(
         self, loop: Loop | None, views: int, input_size: tuple[int, int], size: tuple[int, int]
     ) -> list[ReplayMaps | None]:
-        """What the replay measured in each image, without its padding."""
         found = super().maps(loop, views, input_size, size)
         return [None if each is None else each.cropped(*self.input_size(*size)) for each in found]
 

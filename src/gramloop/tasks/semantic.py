@@ -176,9 +176,13 @@ def renumbered(labels: NDArray[Any], numbers: Mapping[int, int]) -> NDArray[np.i
 
 def labels_png(labels: NDArray[Any]) -> bytes:  # of (H, W)
     """A label map as a grey PNG whose values are the classes; 16 bits if there are more than 256."""
-    depth = np.uint8 if labels.max(initial=0) < 256 else np.uint16
+    return grey_png(labels.astype(np.uint8 if labels.max(initial=0) < 256 else np.uint16))
+
+
+def grey_png(values: NDArray[Any]) -> bytes:  # of (H, W)
+    """Numbers of 8 or 16 bits as a PNG."""
     buffer = io.BytesIO()
-    Image.fromarray(labels.astype(depth)).save(buffer, format="png")
+    Image.fromarray(values).save(buffer, format="png")
     return buffer.getvalue()
 
 

@@ -157,7 +157,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def chosen_task(name: str, path: Path, asked: Task | None) -> Task:
     """What an architecture predicts: as asked, if it can, otherwise what its head is for."""
-    kind = _kind(name)
+    kind = _SAME_HEAD.get(name) or next((head for head in _HEADS if name.endswith(head)), None)
     if name.startswith(_MORE_THAN_AN_IMAGE):
         raise GramLoopError(f"{path} holds {name}, which takes more than one image: words, or a video")
     if kind is None:
@@ -182,10 +182,6 @@ def thing_numbers(classes: Classes) -> frozenset[int]:
     names = set(COCO.values())
     known = frozenset(number for number, name in classes.items() if name in names)
     return known or frozenset(classes)
-
-
-def _kind(name: str) -> str | None:
-    return _SAME_HEAD.get(name) or next((head for head in _HEADS if name.endswith(head)), None)
 
 
 def _model_class(name: str, path: Path, trusted: bool) -> Any:
