@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 
@@ -21,12 +21,15 @@ from gramloop.models.mask2former import load_segmentor
 from gramloop.models.pmt import load_pmt, trained_side
 from gramloop.models.tiny import TINY_SHORT_SIDE, WEIGHTS, load_tiny, load_tiny_depth
 from gramloop.tasks.class_names import COCO, COCO_PANOPTIC, coco_classes
+from gramloop.tasks.custom import load_user_model
 from gramloop.tasks.depth import DepthConfig, DepthEstimator, DptDepthConfig, DptDepthEstimator
-from gramloop.tasks.graphs import RUNTIMES, first_line, graph_files, is_dinov3_graph
+from gramloop.tasks.graphs import RUNTIMES, first_line, graph_files, is_dinov3_graph, load_graph
+from gramloop.tasks.identity import held_model
 from gramloop.tasks.images import WEB, normalisation_of
 from gramloop.tasks.predictor import AnyPredictor
 from gramloop.tasks.released import DenseDetector, DetectConfig, Detector, QueryConfig, QuerySegmenter
 from gramloop.tasks.semantic import SegmentConfig, Segmenter
+from gramloop.tasks.transformers_models import load_transformers_model
 
 Files = Mapping[str, str] | Mapping[str, Path]
 Sizes = Mapping[str, object]  # how images are resized and cut: settings of the task's configuration
@@ -46,7 +49,6 @@ FORMS = (
 )
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _FETCHED = ("*.json", "*.safetensors", "*.txt")
-_DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _TASKS: dict[HeadKind, tuple[Task, ...]] = {
     "mask2former": ("semantic",),
     "plain-detr": ("detection",),
@@ -95,7 +97,7 @@ def load_predictor(
     """
     check_precision(dtype)
     kind, given = kind_of(files), dict[str, Any](sizes or {})
-    common: Any = {"device": device, "dtype": _DTYPES[dtype]}
+    common: Any = {"device": device, "dtype": getattr(torch, dtype)}
     if kind == "tiny":
         return _load_embedded(files["folder"], task, given, **common)
     if kind == "files":
@@ -109,34 +111,25 @@ def load_predictor(
         )
     if given:
         raise GramLoopError(f"{name} resizes images itself; leave out {', '.join(given)}")
-    # these import what they need, which may not be installed, for themselves alone
     if kind == "hf":
-        from gramloop.tasks.transformers_models import load_transformers_model
-
         return load_transformers_model(files["hf"], task, device, trust_remote_code=TRUSTED in files)
     if kind == "graph":
-        from gramloop.tasks.graphs import load_graph
-
         return load_graph(files, task, device)
     if kind == "object":
-        from gramloop.tasks.identity import held_model
-
         return held_model(str(files["object"]))
-    from gramloop.tasks.custom import load_user_model
-
     return load_user_model(str(files["make"]), task, device)
 
 
 def kind_of(files: Files) -> str:
     """The kind of model that files make up, as a plan names it."""
-    kinds = {"hf": "hf", "graph": "graph", "make": "make", "object": "object", "folder": "tiny"}
-    return next((kind for name, kind in kinds.items() if name in files), "files")
+    own = next((name for name in ("hf", "graph", "make", "object") if name in files), "files")
+    return "tiny" if "folder" in files else own
 
 
 def check_precision(dtype: str) -> None:
     """Refuse a precision that weights cannot have."""
-    if dtype not in _DTYPES:
-        raise GramLoopError(f"weights are {' or '.join(_DTYPES)}, not {dtype!r}")
+    if dtype not in get_args(WeightPrecision):
+        raise GramLoopError(f"weights are {' or '.join(get_args(WeightPrecision))}, not {dtype!r}")
 
 
 def _load_embedded(
