@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from gramloop.errors import GramLoopError
 from gramloop.models.tiny import TINY_SHORT_SIDE, load_tiny
 from gramloop.replay.attach import attached
-from gramloop.replay.config import Cost, ReplayConfig, ReplaySettings, extra_blocks, route
+from gramloop.replay.config import Cost, ReplayConfig, extra_blocks, route
 from gramloop.tasks.images import RGB, resize_short_side, to_tensor
 from gramloop.tasks.predictor import AnyPredictor, check_replay, per_patch
 
@@ -85,22 +85,18 @@ def diagnose(
     *,
     run: Callable[[Any], Any] | None = None,
     grid: tuple[int, int] | None = None,
-    blocks: Sequence[nn.Module] | None = None,
-    norm: nn.Module | Callable[[Tensor], Tensor] | None = None,
-    prefix: int | None = None,
-    **settings: Unpack[ReplaySettings],
+    **settings: Any,
 ) -> Diagnosis:
-    """Run one image through a model with a replay attached, as for `gramloop.attach`, and keep what it measured.
+    """Run one image through a model with a replay attached, and keep what the replay measured.
 
     pixels: what the model is called with: a tensor (1, 3, H, W), normalised as the model wants it, or a mapping
         of keywords, as a transformers image processor gives it.
     run: how to call the model with ``pixels``, where it is not ``model(pixels)``.
     grid: rows and columns of patches, where the model does not reveal them.
+    config, settings: the replay and the ViT, as for `gramloop.attach`.
     """
     call = run or (lambda given: model(**given) if isinstance(given, Mapping) else model(given))
-    with attached(
-        model, config, trace=True, blocks=blocks, norm=norm, prefix=prefix, this_thread=True, **settings
-    ) as loop:
+    with attached(model, config, trace=True, this_thread=True, **settings) as loop:
         if not loop.config.replays:
             raise GramLoopError("a replay of 0 passes has nothing to diagnose; replays must be at least 1")
         with torch.no_grad():
