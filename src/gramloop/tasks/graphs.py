@@ -20,6 +20,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Literal, cast
 
+import cv2
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -33,7 +34,7 @@ from gramloop.tasks.custom import FunctionPredictor, find_make, import_code, rea
 from gramloop.tasks.depth import Depth
 from gramloop.tasks.images import RGB, WEB, Normalisation, resize
 from gramloop.tasks.prediction import Prediction
-from gramloop.tasks.semantic import Segmentation
+from gramloop.tasks.semantic import Crop, Segmentation
 from gramloop.util.json_files import checked, parse_json, read_json, refuse_unknown
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -383,42 +384,6 @@ def _of_detr(graph: Graph) -> GraphRecipe | None:
 # running a recipe
 
 
-@dataclass(frozen=True)
-class _Placement:
-    """Where an image lies in the input of a graph."""
-
-    image: tuple[int, int]  # height and width
-    input: tuple[int, int]
-    top: int
-    left: int
-    inside: tuple[int, int]  # height and width in the input
-
-    @classmethod
-    def of(cls, image: tuple[int, int], into: tuple[int, int], fit: str) -> _Placement:
-        if fit == "stretch":
-            return cls(image, into, 0, 0, into)
-        factor = min(side / own for side, own in zip(into, image, strict=True))
-        high, wide = (max(1, round(own * factor)) for own in image)
-        # an odd row goes below
-        top, left = round((into[0] - high) / 2 - 0.1), round((into[1] - wide) / 2 - 0.1)
-        return cls(image, into, top, left, (high, wide))
-
-    @property
-    def part(self) -> tuple[slice, slice]:
-        """The rows and columns of the input that show the image."""
-        return slice(self.top, self.top + self.inside[0]), slice(self.left, self.left + self.inside[1])
-
-    def to_image(self, values: Tensor, mode: str) -> Tensor:  # (1, C, h, w) → (1, C, H, W)
-        """A map over the input, cut to the image and brought to its size."""
-
-        def resized(values: Tensor, size: tuple[int, int]) -> Tensor:
-            return values if values.shape[2:] == size else F.interpolate(values, size, mode=mode)
-
-        if self.inside != self.input:
-            values = resized(values, self.input)[:, :, *self.part]
-        return resized(values, self.image)
-
-
 class _RecipeModel:
     """A graph as a function from pixels to a prediction."""
 
@@ -448,8 +413,8 @@ class _RecipeModel:
             raise GramLoopError(f"{graph.path} takes {wide} x {high} pixels, not the recipe's {given}")
 
     def __call__(self, pixels: RGB) -> Prediction:
-        height, width = pixels.shape[:2]
-        place = _Placement.of((height, width), self.size, self.recipe.fit)
+        height, width = size = (pixels.shape[0], pixels.shape[1])
+        place = self._place(height, width)
         feeds = {self.input.name: self._prepare(pixels, place)}
         if any(each.name == _SIZES for each in self.graph.inputs):
             feeds[_SIZES] = np.array([[width, height]])
@@ -458,20 +423,30 @@ class _RecipeModel:
             dims = {"boxes": 2, "scores": 1, "labels": 1}
             boxes, scores, labels = (self._output(found, role, many) for role, many in dims.items())
             there = scores > 0
-            return self._detection(boxes[there].astype(np.float64), scores[there], labels[there], place)
+            return self._detection(boxes[there].astype(np.float64), scores[there], labels[there], place, size)
         if self.recipe.read == "yolo":
-            return self._detection(*self._yolo(self._output(found, "boxes", 2).astype(np.float64)), place)
-        return self._map(found, place)
+            boxes, scores, labels = self._yolo(self._output(found, "boxes", 2).astype(np.float64))
+            return self._detection(boxes, scores, labels, place, size)
+        return self._map(found, place, size)
 
-    def _prepare(self, pixels: RGB, place: _Placement) -> NDArray[Any]:
-        recipe = self.recipe
+    def _place(self, height: int, width: int) -> Crop:
+        """Where an image lies in the input."""
+        into = self.size
+        if self.recipe.fit == "stretch":
+            return Crop(0, 0, *into)
+        factor = min(into[0] / height, into[1] / width)
+        high, wide = max(1, round(height * factor)), max(1, round(width * factor))
+        # an odd row goes below
+        return Crop(round((into[0] - high) / 2 - 0.1), round((into[1] - wide) / 2 - 0.1), high, wide)
+
+    def _prepare(self, pixels: RGB, place: Crop) -> NDArray[Any]:
+        recipe, size = self.recipe, (place.height, place.width)
         canvas = np.full((*self.size, 3), recipe.fill, np.float32)
-        if recipe.resample == "bilinear" or pixels.shape[:2] == place.inside:
-            canvas[place.part] = resize(pixels, place.inside)
+        if recipe.resample == "bilinear" or pixels.shape[:2] == size:
+            shown = resize(pixels, size)
         else:
-            import cv2
-
-            canvas[place.part] = cv2.resize(pixels, place.inside[::-1], interpolation=cv2.INTER_LINEAR)
+            shown = np.asarray(cv2.resize(pixels, size[::-1], interpolation=cv2.INTER_LINEAR))
+        canvas[place.top : place.top + place.height, place.left : place.left + place.width] = shown
         if self.input.dtype != "uint8":
             mean, std = (255 * np.array(each, np.float32) for each in (recipe.mean, recipe.std))
             canvas = (canvas - mean) / std
@@ -497,12 +472,14 @@ class _RecipeModel:
             )
         return values
 
-    def _map(self, found: Arrays, place: _Placement) -> Segmentation | Depth:
+    def _map(self, found: Arrays, place: Crop, size: tuple[int, int]) -> Segmentation | Depth:
         read = self.recipe.read
-        role = "depth" if read == "disparity" else read
+        role, mode = "depth" if read == "disparity" else read, "nearest" if read == "labels" else "bilinear"
         output = self._output(found, role, 3 if read == "logits" else 2).astype(np.float32)
-        output = output.reshape(1, -1, *output.shape[-2:])
-        values = place.to_image(torch.from_numpy(output), "nearest" if read == "labels" else "bilinear")[0]
+        values = torch.from_numpy(output.reshape(1, -1, *output.shape[-2:]))
+        if (place.height, place.width) != self.size:
+            values = place.of(_resized(values, self.size, mode))
+        values = _resized(values, size, mode)[0]
         if role == "depth":
             return Depth(values[0].numpy(), disparity=read == "disparity")
         return Segmentation((values.argmax(0) if read == "logits" else values[0]).int().numpy())
@@ -526,25 +503,32 @@ class _RecipeModel:
         return corners[kept], scores[kept], labels[kept]
 
     def _detection(
-        self, boxes: NDArray[np.float64], scores: NDArray[Any], labels: NDArray[Any], place: _Placement
+        self,
+        boxes: NDArray[Any],
+        scores: NDArray[Any],
+        labels: NDArray[Any],
+        place: Crop,
+        size: tuple[int, int],
     ) -> Prediction:
-        (height, width), (high, wide) = place.image, place.inside
+        height, width = size
         if self.recipe.box_unit == "input":
             boxes = boxes - [place.left, place.top, place.left, place.top]
-            boxes = boxes * np.tile([width / wide, height / high], 2)
+            boxes = boxes * np.tile([width / place.width, height / place.height], 2)
         boxes, numbers = np.clip(boxes, 0, [width, height, width, height]), labels.astype(np.int64)
         if strange := sorted(set(numbers.tolist()) - set(self.classes)):
             raise GramLoopError(
                 f"{self.graph.path.name} returned the class {strange[0]}, and {len(self.classes)} classes are named: "
                 f"{min(self.classes)} to {max(self.classes)}"
             )
-        return read_prediction((boxes, scores, numbers), place.image, self.graph.path.name)
+        return read_prediction((boxes, scores, numbers), size, self.graph.path.name)
+
+
+def _resized(values: Tensor, size: tuple[int, int], mode: str) -> Tensor:  # (1, C, h, w)
+    return values if values.shape[2:] == size else F.interpolate(values, size, mode=mode)
 
 
 def _suppressed(boxes: NDArray[np.float64], scores: NDArray[Any], labels: NDArray[Any]) -> NDArray[np.int64]:
     """The boxes (corners) that no better one of their class overlaps, best first."""
-    import cv2
-
     placed = np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], 1)  # left, top, width, height
     kept = cv2.dnn.NMSBoxesBatched(placed.tolist(), scores.tolist(), labels.tolist(), _LEAST_SCORE, _OVERLAP)
     return np.sort(np.asarray(kept, np.int64).reshape(-1))[:_KEEP]
