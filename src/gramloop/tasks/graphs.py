@@ -40,7 +40,6 @@ from gramloop.util.json_files import checked, parse_json, read_json, refuse_unkn
 Arrays = Mapping[str, NDArray[Any]]
 RUNTIMES = {".onnx": "onnxruntime", ".xml": "openvino"}  # by the ending of the file
 METADATA = "gramloop"  # the entry of a file's metadata that gramloop export writes
-_EXTRAS = {"onnxruntime": "export", "openvino": "openvino"}
 _TYPES = {"float": "float32", "double": "float64"}  # where onnxruntime's names differ from numpy's
 _TASKS: Mapping[str, Task] = {
     "logits": "semantic",
@@ -186,8 +185,9 @@ def runtime_package(name: str, path: Path) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
+        extra = "openvino" if name == "openvino" else "export"
         raise GramLoopError(
-            f"{path.name} needs the package {name}; the extra gramloop[{_EXTRAS.get(name, 'export')}] installs it"
+            f"{path.name} needs the package {name}; the extra gramloop[{extra}] installs it"
         ) from error
 
 

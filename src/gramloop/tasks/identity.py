@@ -35,8 +35,6 @@ from gramloop.tasks.predictor import AnyPredictor, name_of
 from gramloop.tasks.segments import InstanceMasks, Panoptic, PanopticTask
 from gramloop.util.files import file_digest
 
-Content = dict[str, str]  # digests, by what they are of
-
 # of a summary: kernels of other processors change near ties, of boundary pixels and weak boxes, less than one in a hundred
 SUMMARY_TOLERANCE = 0.01
 _WAVES = (1.0, 2.399963, 0.618034)  # that tell class numbers from each other; no two are multiples
@@ -83,7 +81,7 @@ def is_user_code(files: Mapping[str, str]) -> bool:
 
 def identify(
     files: Mapping[str, str], predictor: AnyPredictor, size: tuple[int, int], device: str, version: str = ""
-) -> tuple[Content, Behaviour | None]:
+) -> tuple[dict[str, str], Behaviour | None]:
     """The content and the behaviour of a model of the user's code; nothing of other models.
 
     The content is read after the first predictions, which may load weights, and again after an image that the model
@@ -137,7 +135,7 @@ def first_change(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     return next((name for name in sorted({*before, *now}) if before.get(name) != now.get(name)), "")
 
 
-def user_content(files: Mapping[str, str], predictor: AnyPredictor) -> Content:
+def user_content(files: Mapping[str, str], predictor: AnyPredictor) -> dict[str, str]:
     """Digests of everything that a model of the user's code is made of."""
     parts: dict[str, object] = {"model": predictor}
     if isinstance(predictor, FunctionPredictor):
@@ -245,7 +243,7 @@ def _machine(device: str) -> str:
 # content
 
 
-def content_of(parts: Mapping[str, object], folder: Path | None = None) -> Content:
+def content_of(parts: Mapping[str, object], folder: Path | None = None) -> dict[str, str]:
     """Digests of everything that named values reach, by name, and of the attributes of each by ``name.attribute``.
 
     Relative paths in strings may lead to the working directory or to ``folder``.

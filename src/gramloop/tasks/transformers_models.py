@@ -328,6 +328,9 @@ def output_reader(
     name: str, task: Task, processor: Any, config: Any, classes: Classes
 ) -> Callable[[Any, tuple[int, int]], Prediction]:
     """What turns the outputs of an architecture, and the image's size, into a prediction."""
+    kind = getattr(config, "depth_estimation_type", None)
+    # DPT as MiDaS trained it, and relative Depth Anything, predict depth as its inverse, in no unit
+    inverse = kind == "relative" or (kind is None and name.startswith("DPT"))
 
     def postprocess(outputs: Any, size: tuple[int, int]) -> Prediction:
         if task == "panoptic":
@@ -335,7 +338,7 @@ def output_reader(
         if task == "instance":
             return read_masks(processor, outputs, size)
         if task == "depth":
-            return Depth(_read_depth(processor, outputs, size), disparity=_is_inverse(name, config))
+            return Depth(_read_depth(processor, outputs, size), disparity=inverse)
         if task == "detection":
             read = processor.post_process_object_detection
             found = read(outputs, threshold=0.0, target_sizes=[size])[0]
@@ -358,12 +361,6 @@ def _read_depth(processor: Any, outputs: Any, size: tuple[int, int]) -> Any:
     padded = {"source_sizes": [size]} if "source_sizes" in inspect.signature(read).parameters else {}
     found: Tensor = read(outputs, target_sizes=[size], **padded)[0]["predicted_depth"]
     return found.float().cpu().numpy()
-
-
-def _is_inverse(name: str, config: Any) -> bool:
-    """Whether depth is predicted as its inverse, in no unit: DPT as MiDaS trained it, and relative Depth Anything."""
-    kind = getattr(config, "depth_estimation_type", None)
-    return kind == "relative" or (kind is None and name.startswith("DPT"))
 
 
 def read_segments(processor: Any, outputs: Any, size: tuple[int, int], classes: Classes) -> Panoptic:
