@@ -42,12 +42,9 @@ RUNTIMES = {".onnx": "onnxruntime", ".xml": "openvino"}  # by the ending of the 
 METADATA = "gramloop"  # the entry of a file's metadata that gramloop export writes
 _TYPES = {"float": "float32", "double": "float64"}  # where onnxruntime's names differ from numpy's
 _TASKS: Mapping[str, Task] = {
-    "logits": "semantic",
-    "labels": "semantic",
-    "depth": "depth",
-    "disparity": "depth",
-    "boxes": "detection",
-    "yolo": "detection",
+    **dict.fromkeys(("logits", "labels"), "semantic"),
+    **dict.fromkeys(("depth", "disparity"), "depth"),
+    **dict.fromkeys(("boxes", "yolo"), "detection"),
 }
 _SIZES = "orig_target_sizes"
 _KEEP, _LEAST_SCORE, _CANDIDATES, _OVERLAP = 300, 0.001, 30_000, 0.7  # as Ultralytics validates
@@ -159,12 +156,8 @@ def graph_files(path: Path) -> dict[str, Path]:
     recipes = [each for ending in (".json", ".py") if (each := path.with_suffix(ending)).is_file()]
     if len(recipes) > 1:
         raise GramLoopError(f"{recipes[0]} and {recipes[1]} both say how to read {path.name}; keep one")
-    names = ("weights", *(f"weights {number}" for number in range(1, len(weights))))
-    return {
-        "graph": path,
-        **dict(zip(names, weights, strict=False)),
-        **dict(zip(["recipe"], recipes, strict=False)),
-    }
+    numbered = {f"weights {number}" if number else "weights": each for number, each in enumerate(weights)}
+    return {"graph": path, **numbered} | ({"recipe": recipes[0]} if recipes else {})
 
 
 def is_dinov3_graph(path: str | Path) -> bool:

@@ -52,15 +52,7 @@ _HEADS: Mapping[str, Task] = {
     "ForDepthEstimation": "depth",
 }
 _SAME_HEAD = {"DetrForSegmentation": _UNIVERSAL, "MaskFormerForInstanceSegmentation": _UNIVERSAL}
-_MORE_THAN_AN_IMAGE = (
-    "OwlViT",
-    "Owlv2",
-    "GroundingDino",
-    "MMGroundingDino",
-    "OmDetTurbo",
-    "OneFormer",
-    "Videomt",
-)
+_MORE_THAN_AN_IMAGE = ("Owl", "GroundingDino", "MMGroundingDino", "OmDetTurbo", "OneFormer", "Videomt")
 
 
 def load_transformers_model(
