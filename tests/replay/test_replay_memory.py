@@ -38,7 +38,7 @@ def test_a_pair_equals_two_forwards_and_costs_what_is_said(name: str, config: Re
         replayed = outputs(model, x)
     with counting(host.blocks) as counter, reusing_blocks(host.blocks) as memory:
         first = outputs(model, x)
-        memory.repeat()
+        memory.repeats = True
         with attached(model, config, this_thread=True):
             second = outputs(model, x)
     assert equal(first, plain)
@@ -53,7 +53,7 @@ def test_an_image_that_is_not_replayed_runs_once() -> None:
     blocks = find_vit(model).blocks
     with counting(blocks) as counter, reusing_blocks(blocks) as memory:
         plain = outputs(model, x)
-        memory.repeat()
+        memory.repeats = True
         with attached(model, never, this_thread=True):
             assert equal(outputs(model, x), plain)
     assert counter.blocks == len(blocks)
@@ -94,7 +94,7 @@ def test_what_is_not_the_same_is_run_again(kind: type[nn.Module]) -> None:
     torch.manual_seed(1)
     with reusing_blocks(blocks) as memory:
         assert equal(outputs(model, x), plain)
-        memory.repeat()
+        memory.repeats = True
         with attached(model, config, this_thread=True):
             assert equal(outputs(model, x), replayed)
     assert memory.executed > pair_blocks(config, len(blocks))
@@ -108,7 +108,7 @@ def test_threads_remember_for_themselves() -> None:
     def pair(image: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor], int]:
         with reusing_blocks(blocks) as memory:
             first = outputs(model, image)
-            memory.repeat()
+            memory.repeats = True
             with attached(model, config, this_thread=True):
                 return first, outputs(model, image), memory.executed
 

@@ -9,7 +9,7 @@ from PIL import Image
 
 from golden import load_golden
 from gramloop import GramLoopError, ReplayConfig, attached, cost, counting
-from gramloop.models.detector import DETECTOR_BACKBONE, pad_batch
+from gramloop.models.detector import DETECTOR_BACKBONE
 from gramloop.tasks.images import WEB
 from gramloop.tasks.loading import load_head
 from gramloop.tasks.released import DetectConfig, Detector, input_size
@@ -157,31 +157,6 @@ def test_drift_after_gating_comes_whatever_the_gate(detector, picture, gate):
     gated = detector.predict(picture, REPLAY).trace
     assert 0 < gated.post_drift.mean() < trace.post_drift.mean()
     assert detector.predict(picture, replay).trace is None
-
-
-def test_padding_is_hidden_from_the_replay_in_every_window(detector):
-    """Two images of one batch: patches of the smaller one must not feel what the padding's gate would be."""
-    generator = np.random.default_rng(1)
-    wide, tall = (generator.integers(0, 255, size, dtype=np.uint8) for size in ((144, 224, 3), (160, 144, 3)))
-    found = detector.predict_batch([wide, tall], REPLAY, paired=True)
-    batch, valid = pad_batch([detector.prepare(each)[0] for each in (wide, tall)])
-    layout = detector.model.layout(batch)
-    crops, masks = layout.crops(batch), layout.crops(valid, 16)
-    assert any(not mask[1].any() for mask in masks)  # a window that is padding altogether
-    pieces = []
-    for crop, mask in zip(crops, masks, strict=True):
-        with torch.no_grad(), attached(detector.model.backbone.model, REPLAY, trace=True) as loop:
-            loop.set_valid(mask)
-            detector.model.backbone(crop, (7,))
-            pieces.append(loop.trace.gate[0])
-    gate = layout.join(pieces)
-    assert (gate[~valid] == 0).all()
-    for index, each in enumerate(found):
-        rows, columns = each.replayed.trace.gate.shape[1:]
-        assert torch.equal(torch.from_numpy(each.replayed.trace.gate[0]), gate[index, :rows, :columns])
-        assert (each.replayed.trace.gate > 0).all()
-    alone = detector.predict_batch([wide, tall])
-    assert all(same(one.baseline, other) for one, other in zip(found, alone, strict=True))
 
 
 @pytest.mark.parametrize(

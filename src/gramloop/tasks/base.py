@@ -6,6 +6,7 @@ Everything that depends on the task lives in one class per task. The loop, the s
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,9 +35,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Truth = TypeVar("Truth")
-Row = Mapping[
-    str, Any
-]  # the statistics of one image: a number or a flat array for each of the task's columns
+# the statistics of one image: a number or a flat array for each of the task's columns
+Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -77,20 +77,17 @@ class Rows:
     @classmethod
     def joined(cls, parts: Sequence[Rows]) -> Rows:
         """The rows of one after those of another."""
-        columns, lists = parts[0].values, parts[0].lengths
-        values = {name: np.concatenate([each.values[name] for each in parts]) for name in columns}
-        lengths = {name: np.concatenate([each.lengths[name] for each in parts]) for name in lists}
+        values = {name: np.concatenate([each.values[name] for each in parts]) for name in parts[0].values}
+        lengths = {name: np.concatenate([each.lengths[name] for each in parts]) for name in parts[0].lengths}
         return cls(sum(each.images for each in parts), values, lengths)
 
     def take(self, places: Sequence[int]) -> Rows:
         """The rows of some images, in this order."""
-        chosen, values = [*places], {}
-        for name, column in self.values.items():
-            if name in self.lengths:
-                lists = np.split(column, np.cumsum(self.lengths[name]))
-                values[name] = np.concatenate([column[:0], *(lists[place] for place in chosen)])
-            else:
-                values[name] = column[chosen]
+        chosen = [*places]
+        values = {name: column[chosen] for name, column in self.values.items() if name not in self.lengths}
+        for name, lengths in self.lengths.items():
+            lists = np.split(self.values[name], np.cumsum(lengths))
+            values[name] = np.concatenate([self.values[name][:0], *(lists[place] for place in chosen)])
         return Rows(len(chosen), values, {name: each[chosen] for name, each in self.lengths.items()})
 
     def matrix(self, name: str) -> NDArray[Any]:  # → (images, K)
@@ -120,9 +117,7 @@ class Task(Generic[PredictionT, Truth]):
     columns: ClassVar[Mapping[str, str]]  # what `statistics` returns: "float64", or "float64[]" for lists
     picture_columns: ClassVar[Mapping[str, str]] = {"picture": "binary"}  # what `encode` returns
     prediction: ClassVar[type[Prediction]]
-    annotations: ClassVar[
-        str
-    ]  # the kind of annotation it reads, as data sets name it; by default its own name
+    annotations: ClassVar[str]  # the kind that it reads, as data sets name it; by default its own name
     truth_noun: ClassVar[str] = "labels"  # in messages
     thresholded: ClassVar[bool] = False  # predictions have scores, and a threshold makes truth of them
     truth_bytes: ClassVar[int] = 0  # per pixel, of a truth held in memory
@@ -133,10 +128,8 @@ class Task(Generic[PredictionT, Truth]):
 
     def __init_subclass__(cls) -> None:
         if "name" in vars(cls):
-            defaults = {"annotations": cls.name, "title": cls.name}
-            for name, value in defaults.items():
-                if name not in vars(cls):
-                    setattr(cls, name, value)
+            for each in {"annotations", "title"} - vars(cls).keys():
+                setattr(cls, each, cls.name)
 
     # truth
 
@@ -156,8 +149,10 @@ class Task(Generic[PredictionT, Truth]):
         raise NotImplementedError
 
     def move_truth(self, truth: Truth, record: Record, shift: Shift) -> Truth:
-        """The truth of a clean image after a geometric shift of its pixels."""
-        raise NotImplementedError
+        """The truth of a clean image after a geometric shift of its pixels; by default its own ``moved`` knows."""
+        clean: Any = truth
+        moved: Truth = clean.moved(shift.affine(record))
+        return moved
 
     # statistics and scores
 
@@ -183,9 +178,8 @@ class Task(Generic[PredictionT, Truth]):
 
     def image_score(self, row: Row, categories: Categories) -> float:
         """The main metric of one image's stored row; NaN where its truth holds nothing to score."""
-        values = {
-            name: np.asarray(row[name], dtype=kind.removesuffix("[]")) for name, kind in self.columns.items()
-        }
+        kinds = {name: kind.removesuffix("[]") for name, kind in self.columns.items()}
+        values = {name: np.asarray(row[name], dtype=kind) for name, kind in kinds.items()}
         return self.score(Rows.of([values]), categories)[self.metrics[0]]
 
     # files
@@ -222,13 +216,8 @@ class Task(Generic[PredictionT, Truth]):
         known: Colours = NO_COLOURS,
     ) -> DrawStyle:
         """Colours and scales that fit all predictions of an image; classes keep ``known`` colours if they can."""
-        maps = [self.class_map(each, threshold) for each in predictions]
-        known_maps = [each for each in maps if each is not None]
-        return (
-            class_style(known_maps, classes, threshold, known)
-            if known_maps
-            else DrawStyle(classes, threshold)
-        )
+        maps = (self.class_map(each, threshold) for each in predictions)
+        return class_style([each for each in maps if each is not None], classes, threshold, known)
 
     def class_map(self, prediction: PredictionT, threshold: float) -> NDArray[Any] | None:  # → (H, W)
         """The class of every pixel, -1 where there is none; None of a task without."""
@@ -246,10 +235,10 @@ class Task(Generic[PredictionT, Truth]):
         self, before: PredictionT, after: PredictionT, truth: PredictionT | None, style: DrawStyle
     ) -> Changes:
         """What the second prediction changes of the first, for better or worse where the truth is known."""
-        maps = [self.class_map(each, style.threshold) for each in (before, after)]
-        if maps[0] is None or maps[1] is None:
+        first, second = (self.class_map(each, style.threshold) for each in (before, after))
+        if first is None or second is None:
             return Changes("")
-        return Changes(f"{(maps[0] != maps[1]).mean():.1%} of pixels change their class")
+        return Changes(f"{(first != second).mean():.1%} of pixels change their class")
 
     # test-time augmentation
 
@@ -273,31 +262,26 @@ class Task(Generic[PredictionT, Truth]):
 
 
 AnyTask = Task[Any, Any]
-_TASKS: dict[str, AnyTask] = {}
+_registered: dict[str, AnyTask] = {}
 
 
 def register_task(task: AnyTask) -> AnyTask:
     """Make a task known by its name. A task given again under the same name takes the place of the first."""
-    _TASKS[task.name] = task
+    _registered[task.name] = task
     return task
 
 
 def get_task(name: str) -> AnyTask:
-    """The task of this name.
-
-    Args:
-        name: ``semantic``, ``detection``, ``depth``, ``panoptic``, ``instance``, or one that was registered.
-    """
-    _register_built_in()
-    if name not in _TASKS:
-        raise GramLoopError(f"there is no task {name!r}; there are {', '.join(_TASKS)}")
-    return _TASKS[name]
+    """The task of this name: ``semantic``, ``detection``, ``depth``, ``panoptic``, ``instance``, or one that was registered."""
+    tasks = _all_tasks()
+    if name not in tasks:
+        raise GramLoopError(f"there is no task {name!r}; there are {', '.join(tasks)}")
+    return tasks[name]
 
 
 def task_of(prediction: Prediction) -> AnyTask:
     """The task that a prediction belongs to."""
-    _register_built_in()
-    for task in reversed(_TASKS.values()):
+    for task in reversed(_all_tasks().values()):
         if isinstance(prediction, task.prediction):
             return task
     raise GramLoopError(f"a {type(prediction).__name__} belongs to no task; register_task adds one")
@@ -305,23 +289,21 @@ def task_of(prediction: Prediction) -> AnyTask:
 
 def task_names() -> tuple[str, ...]:
     """The names of all tasks."""
-    _register_built_in()
-    return tuple(_TASKS)
+    return tuple(_all_tasks())
 
 
-def _register_built_in() -> None:
-    if "semantic" in _TASKS:
-        return
+def _all_tasks() -> dict[str, AnyTask]:
+    return {task.name: task for task in _built_in()} | _registered
+
+
+@functools.cache
+def _built_in() -> tuple[AnyTask, ...]:
     from gramloop.tasks.depth import DepthTask
     from gramloop.tasks.detection import DetectionTask
     from gramloop.tasks.segments import InstanceTask, PanopticTask
     from gramloop.tasks.semantic import SemanticTask
 
-    added = dict(_TASKS)
-    _TASKS.clear()
-    for task in (SemanticTask(), DetectionTask(), DepthTask(), PanopticTask(), InstanceTask()):
-        register_task(task)
-    _TASKS.update(added)
+    return SemanticTask(), DetectionTask(), DepthTask(), PanopticTask(), InstanceTask()
 
 
 def read_labelled(record: Record | LabelledImage, task: str, labels: bool = True) -> LabelledImage | str:

@@ -44,3 +44,8 @@ COCO: dict[int, str] = {number: name for number, name in enumerate(_split(_COCO)
 COCO_NUMBERS = 91  # that a head has which uses these as they are: none is 0
 COCO_STUFF: dict[int, str] = {int(part.split()[0]): part.split()[1] for part in _split(_COCO_STUFF)}
 COCO_PANOPTIC: dict[int, str] = COCO | COCO_STUFF  # things first, as panoptic heads count them
+
+
+def coco_classes(count: int) -> Classes:
+    """COCO's classes with stuff, or without, where there are so many; else none."""
+    return {len(COCO_PANOPTIC): COCO_PANOPTIC, len(COCO): COCO}.get(count, {})

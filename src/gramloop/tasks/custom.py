@@ -1,9 +1,8 @@
 """Custom models: a torch module or a function as a predictor, and what ``FILE.py:make`` returns.
 
-``make`` returns one of three forms. A `Predictor` is taken as it is. A torch module has ``preprocess`` (pixels -> what it
-is called with) and ``postprocess`` (what it returned, the image's size -> a prediction); it is replayed where one ViT is
-inside. Any other callable takes pixels (H, W, 3) uint8 and returns a prediction; it cannot be replayed. ``task`` and
-``classes`` are attributes of what is returned, or of ``make``.
+``make`` returns a `Predictor`, a torch module with ``preprocess`` and ``postprocess``, which is replayed where one ViT is
+inside, or any other callable from pixels to a prediction, which cannot be replayed. ``task`` and ``classes`` are
+attributes of what is returned, or of ``make``.
 
 How a module's head reads its ViT is not known, so a pair runs the model twice; its blocks remember the first run
 (`reusing_blocks`), and the pair costs no more than one of the predictors that know their taps.
@@ -22,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import get_ident
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -58,7 +57,7 @@ Preprocess = Callable[[RGB], Any]
 Postprocess = Callable[[Any, tuple[int, int]], object]  # outputs, and height and width of the image
 _Array = NDArray[np.generic]
 _BOXES = ("boxes", "scores", "labels")
-_GREY = np.full((64, 64, 3), 128, np.uint8)  # what a model predicts on it shows its task
+GREY = np.full((64, 64, 3), 128, np.uint8)  # what a model predicts on it shows its task
 
 
 class FunctionPredictor(BasePredictor[Prediction]):
@@ -86,8 +85,8 @@ class FunctionPredictor(BasePredictor[Prediction]):
         self.function, self.name, self.classes = function, name, read_classes(classes, name)
         self.task: Any = task
         if task is None:
-            with user_code(f"{name} failed on a grey trial image of {len(_GREY)} x {len(_GREY)} pixels"):
-                self.task = task_of(self.predict(_GREY)).name
+            with user_code(f"{name} failed on a grey trial image of {len(GREY)} x {len(GREY)} pixels"):
+                self.task = task_of(self.predict(GREY)).name
 
     @property
     def blocks(self) -> Sequence[nn.Module]:
@@ -95,7 +94,7 @@ class FunctionPredictor(BasePredictor[Prediction]):
         return () if self.host is None else self.host.blocks
 
     def cost(self, replay: MaybeReplay = None, paired: bool = False) -> Cost:
-        """Blocks executed per view of an image, at most; a model without blocks counts as one."""
+        """Blocks executed per view of an image, at most."""
         return Cost(1, 1)
 
     def _batch_versions(
@@ -155,7 +154,7 @@ class ModulePredictor(FunctionPredictor):
 
     def _versions(self, pixels: RGB, replay: MaybeReplay, paired: bool, trace: Tracing) -> list[Prediction]:
         device = next((each.device for each in self.model.parameters()), torch.device("cpu"))
-        given = _moved(self.preprocess(pixels.copy()), device)  # theirs to write into
+        given = moved(self.preprocess(pixels.copy()), device)  # theirs to write into
         size = (pixels.shape[0], pixels.shape[1])
         self._refuse_many_tokens(given, size)
         if replay is None:
@@ -164,7 +163,7 @@ class ModulePredictor(FunctionPredictor):
             return [self._replayed(given, size, replay, trace)]
         with reusing_blocks(self.blocks) as memory:
             baseline = self._run(given, size)
-            memory.repeat()
+            memory.repeats = True
             replayed = self._replayed(given, size, replay, trace)
         self._shares = memory.answered > 0
         return [baseline, replace(replayed, blocks=round(memory.executed / max(1, memory.views)))]
@@ -172,13 +171,11 @@ class ModulePredictor(FunctionPredictor):
     def _refuse_many_tokens(self, given: object, size: tuple[int, int]) -> None:
         """Refuse pixels that the ViT would cut into more patches than can be worked on, where its patches are known."""
         embedding = None if self.host is None else self.host.patch_embedding
+        what = f"an image of {size[1]} x {size[0]}, as {self.name} is given it,"
         for each in tensors_of(given):
             if embedding is not None and each.ndim == 4 and each.shape[1] == embedding.in_channels:
-                rows, columns = (
-                    side // step for side, step in zip(each.shape[2:], embedding.stride, strict=True)
-                )
-                what = f"an image of {size[1]} x {size[0]}, as {self.name} is given it,"
-                refuse_many_tokens(rows, columns, what)
+                high, wide = embedding.stride
+                refuse_many_tokens(each.shape[2] // high, each.shape[3] // wide, what)
 
     def _replayed(
         self, given: object, size: tuple[int, int], replay: ReplayConfig, trace: Tracing
@@ -198,14 +195,14 @@ class ModulePredictor(FunctionPredictor):
         return replace(self._read(self.postprocess(outputs, size), size), blocks=len(self.blocks) or 1)
 
 
-def _moved(given: object, device: torch.device) -> object:
+def moved(given: Any, device: torch.device) -> Any:
     """The same with its tensors on a device."""
     if isinstance(given, Tensor):
         return given.to(device)
     if isinstance(given, Mapping):
-        return {name: _moved(value, device) for name, value in given.items()}
+        return {name: moved(value, device) for name, value in given.items()}
     if isinstance(given, tuple | list):
-        return type(given)(_moved(value, device) for value in given)
+        return type(given)(moved(value, device) for value in given)
     return given
 
 
@@ -222,34 +219,33 @@ def tensors_of(given: object) -> Iterator[Tensor]:
 
 
 class BlockReuse:
-    """Inputs and outputs of one thread's blocks; after ``repeat``, known inputs are answered with known outputs.
+    """Lets a second forward of this thread reuse what its blocks have in common with the first, whatever a head reads.
 
-    executed: blocks that ran.
-    views: how often the first block ran before ``repeat``: a model may see parts of an image one by one.
-    answered: blocks that did not have to run again.
+    A replay attached for the second forward then costs only what it adds. Inputs are compared, not assumed: a model
+    with random layers, or one that changes its states in place, is run in full.
+
+    repeats: set for the second forward, where known inputs are answered with known outputs.
+    executed, answered: blocks that ran, and that did not have to run again.
+    views: how often the first block ran in the first forward: a model may see parts of an image one by one.
     """
 
     def __init__(self, blocks: Sequence[nn.Module]) -> None:
         self._runs: list[list[tuple[Tensor, Any, list[int]]]] = [[] for _ in blocks]
-        self._thread, self._repeats = get_ident(), False
+        self._thread, self.repeats = get_ident(), False
         self.executed = self.views = self.answered = 0
-
-    def repeat(self) -> None:
-        """From now on blocks answer where they can."""
-        self._repeats = True
 
     def around(self, index: int, run: ModuleForward, *args: Any, **kwargs: Any) -> Any:
         """Run a block, or answer for it."""
         if get_ident() != self._thread:
             return run(*args, **kwargs)
         given = state_of(hidden_states(args, kwargs))
-        for before, output, versions in self._runs[index] if self._repeats else ():
+        for before, output, versions in self._runs[index] if self.repeats else ():
             if _same(before, given) and versions == _state_versions(before, output):
                 self.answered += 1
                 return output
         output = run(*args, **kwargs)
         self.executed += 1
-        if not self._repeats:
+        if not self.repeats:
             self.views += index == 0
             # of inference tensors later changes in place cannot be noticed
             if not (given.is_inference() or state_of(output).is_inference()):
@@ -259,11 +255,7 @@ class BlockReuse:
 
 @contextmanager
 def reusing_blocks(blocks: Sequence[nn.Module]) -> Iterator[BlockReuse]:
-    """Let a second forward of this thread reuse what its blocks have in common with the first, whatever a head reads.
-
-    A replay attached for the second forward then costs only what it adds. Inputs are compared, not assumed: a model
-    with random layers, or one that changes its states in place, is run in full.
-    """
+    """Keep what these blocks return until the end of the ``with`` statement."""
     reuse = BlockReuse(blocks)
     with patched(blocks, reuse.around):
         yield reuse
@@ -274,23 +266,20 @@ def _state_versions(given: Tensor, output: Any) -> list[int]:
 
 
 def _same(old: Tensor, new: Tensor) -> bool:
-    if old is new:
-        return True
-    if old.shape != new.shape or old.dtype != new.dtype or old.device != new.device:
-        return False
+    alike = (old.shape, old.dtype, old.device) == (new.shape, new.dtype, new.device)
     # the last token first: states that differ mostly differ there
-    return torch.equal(old[:, -1], new[:, -1]) and torch.equal(old, new)
+    return old is new or (alike and torch.equal(old[:, -1], new[:, -1]) and torch.equal(old, new))
 
 
 # what a model returns
 
 
 def read_prediction(found: object, size: tuple[int, int], name: str) -> Prediction:
-    """A prediction of an image of ``size`` (height, width), from one of the forms below.
+    """A prediction of an image of ``size`` (height, width), from a `Prediction` or one of the forms below.
 
-    A `Prediction` is taken as it is. A class for every pixel is an integer array (H, W). Boxes in pixels (left, top,
-    right, bottom) come with scores and labels, as a mapping with these names or a tuple in this order. Distances in
-    metres are a floating-point array (H, W); inverse ones need ``Depth(values, disparity=True)``.
+    A class for every pixel is an integer array (H, W). Boxes in pixels (left, top, right, bottom) come with scores and
+    labels, as a mapping with these names or a tuple in this order. Distances in metres are a floating-point array (H, W);
+    inverse ones need ``Depth(values, disparity=True)``.
     """
     if isinstance(found, Prediction):
         return found
@@ -319,14 +308,12 @@ def read_classes(given: object, name: str) -> Classes:
     """Numbers and names of classes: names in order, or names by number; none where nothing is given."""
     if given is None:
         return {}
-    numbered = dict(enumerate(given)) if isinstance(given, list | tuple) else given
-    if not isinstance(numbered, Mapping) or not all(
-        isinstance(number, int) and number >= 0 for number in numbered
-    ):
+    found = dict(enumerate(given)) if isinstance(given, list | tuple) else given
+    if not (isinstance(found, Mapping) and all(isinstance(each, int) and each >= 0 for each in found)):
         raise GramLoopError(
             f"the classes of {name} are {given!r}; they are a list of names, or names by number"
         )
-    return {number: None if label is None else str(label) for number, label in numbered.items()}
+    return {number: None if label is None else str(label) for number, label in found.items()}
 
 
 def _detection(boxes: _Array, scores: _Array, labels: _Array, *, name: str) -> Detection:
@@ -360,8 +347,8 @@ def as_predictor(
         return made
     name = name or str(getattr(made, "__name__", type(made).__name__))
     task, classes = getattr(made, "task", task), getattr(made, "classes", classes)
-    if task not in (None, *task_names()):
-        raise GramLoopError(f"the task of {name} is {task!r}; it is one of {', '.join(task_names())}")
+    if task not in (None, *(known := task_names())):
+        raise GramLoopError(f"the task of {name} is {task!r}; it is one of {', '.join(known)}")
     if not callable(made):
         raise GramLoopError(
             f"{name} returned {type(made).__name__}; it is a Predictor, a torch module with preprocess and postprocess, "
@@ -405,12 +392,10 @@ def find_make(spec: str) -> Callable[..., object]:
     place, _, attribute = spec.rpartition(":")
     if not place or not attribute:
         raise GramLoopError(f"{spec!r} names no function; it is my_models.py:make or package.module:make")
-    found: object = import_code(place)
-    for part in attribute.split("."):
-        found = getattr(found, part, None)
+    found = getattr(import_code(place), attribute, None)
     if not callable(found):
         raise GramLoopError(f"{place} has no function {attribute}")
-    return found
+    return cast(Callable[..., object], found)
 
 
 def import_code(place: str) -> ModuleType:

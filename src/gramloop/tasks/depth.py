@@ -10,7 +10,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from gramloop.data.records import Record, Shift
+from gramloop.data.records import Record
 from gramloop.data.truth import DepthMap
 from gramloop.errors import GramLoopError
 from gramloop.metrics.bootstrap import Score, mean_score
@@ -27,20 +27,12 @@ from gramloop.metrics.scores import Alignment, aligned_depth, depth_scores
 from gramloop.models.backbone import Backbone, Tap
 from gramloop.models.depther import DEPTH_STRIDE, DptDepthHead, pad_around
 from gramloop.models.tiny import DenseDepthHead
-from gramloop.shifts.geometry import warp_labels
 from gramloop.tasks.base import Categories, Row, Rows, Task
 from gramloop.tasks.class_names import Classes
-from gramloop.tasks.images import (
-    RGB,
-    WEB,
-    Normalisation,
-    resize_short_side,
-    short_side_size,
-    to_tensor,
-)
+from gramloop.tasks.images import RGB, WEB, Normalisation, resize_short_side, short_side_size, to_tensor
 from gramloop.tasks.prediction import NO_COLOURS, Changes, Colours, DrawStyle, Prediction
 from gramloop.tasks.predictor import ViTPredictor
-from gramloop.tasks.semantic import read_picture
+from gramloop.tasks.semantic import grey_png, read_picture
 from gramloop.util.plotting import Legend, colour_of, draw_values, nearest, shrunk
 
 if TYPE_CHECKING:
@@ -95,13 +87,9 @@ class DepthTask(Task[Depth, DepthMap]):
             values = np.divide(1, values, out=np.zeros_like(values), where=values > 0)
         return DepthMap(np.where(np.isfinite(values) & (values > 0), values, np.float32(0)))
 
-    def move_truth(self, truth: DepthMap, record: Record, shift: Shift) -> DepthMap:
-        return replace(truth, metres=warp_labels(truth.metres, shift.affine(record), 0))
-
     def align(self, prediction: Depth, truth: DepthMap, alignment: str) -> Depth:
-        metres = aligned_depth(
-            prediction.values, truth, cast(Alignment, alignment), disparity=prediction.disparity
-        )
+        how, inverse = cast(Alignment, alignment), prediction.disparity
+        metres = aligned_depth(prediction.values, truth, how, disparity=inverse)
         return replace(prediction, values=metres.astype(np.float32), disparity=False)
 
     def statistics(self, prediction: Depth, truth: DepthMap, categories: Categories) -> Row:
@@ -116,7 +104,9 @@ class DepthTask(Task[Depth, DepthMap]):
         return mean_score(rows.values["delta1"])
 
     def encode(self, prediction: Depth) -> Row:
-        return {"picture": depth_png(prediction.values)}
+        """As KITTI writes it: 256 steps to the metre; 0 is unknown."""
+        steps = np.clip(np.round(np.nan_to_num(prediction.values) * DEPTH_STEPS), 0, 65535)
+        return {"picture": grey_png(steps.astype(np.uint16))}
 
     def decode(self, row: Row, column: str = "picture") -> Depth | None:
         if row.get(column) is None:
@@ -151,9 +141,8 @@ class DepthTask(Task[Depth, DepthMap]):
         low, high = style.scale
         colours = _NEAR_IS_BRIGHT if style.unit else _FAR_IS_DARK
         shares = (0.0, 0.25, 0.5, 0.75, 1.0)
-        return [
-            (colour_of(colours, share), f"{low + share * (high - low):.3g}{style.unit}") for share in shares
-        ]
+        values = [(share, low + share * (high - low)) for share in shares]
+        return [(colour_of(colours, share), f"{value:.3g}{style.unit}") for share, value in values]
 
     def changes(self, before: Depth, after: Depth, truth: Depth | None, style: DrawStyle) -> Changes:
         if truth is None:
@@ -189,14 +178,6 @@ class DepthTask(Task[Depth, DepthMap]):
         return replace(prediction, values=np.asarray(resized))
 
 
-def depth_png(metres: NDArray[Any]) -> bytes:  # of (H, W)
-    """Depth in metres as a grey PNG of 16 bits, 256 steps to the metre, as KITTI writes it; 0 is unknown."""
-    steps = np.clip(np.round(np.nan_to_num(metres) * DEPTH_STEPS), 0, 65535)
-    buffer = io.BytesIO()
-    Image.fromarray(steps.astype(np.uint16)).save(buffer, format="png")
-    return buffer.getvalue()
-
-
 def _in_frame(values: NDArray[np.float32], frame: NDArray[np.float32]) -> NDArray[np.float32]:
     """Values scaled and shifted so that they lie nearest to others, by least squares; finite ones decide."""
     finite = np.isfinite(values) & np.isfinite(frame)
@@ -224,6 +205,7 @@ class DepthEstimator(ViTPredictor[Depth]):
     """A backbone and a depth head ready for images."""
 
     task = "depth"
+    config_class: type[DepthConfig] = DepthConfig
 
     def __init__(
         self,
@@ -238,7 +220,7 @@ class DepthEstimator(ViTPredictor[Depth]):
                 f"the depth head was made for a backbone of width {head.channels}, this one has {backbone.shape.width}"
             )
         super().__init__(backbone, head.taps, {}, normalisation)
-        self.head, self.config = head, config or DepthConfig()
+        self.head, self.config = head, config or self.config_class()
         if self.config.short_side % self.multiple:
             raise GramLoopError(
                 f"this model needs sides that are multiples of {self.multiple}, not {self.config.short_side}"
@@ -253,10 +235,10 @@ class DepthEstimator(ViTPredictor[Depth]):
         return to_tensor(resized, self.normalisation)
 
     def prepare(self, pixels: RGB) -> Tensor:
-        return self._views(self.resized(pixels))
-
-    def _views(self, batch: Tensor) -> Tensor:
-        return torch.cat([batch, batch.flip(-1)]) if self.config.flip else batch
+        # the image has this size already, or lacks at most 8 pixels on a side: no patch is padding alone, so a replay
+        # needs no mask
+        one = pad_around(self.resized(pixels), self.backbone.shape.patch)
+        return torch.cat([one, one.flip(-1)]) if self.config.flip else one
 
     def read(self, taps: Sequence[Tap], input_size: tuple[int, int], size: tuple[int, int]) -> list[Depth]:
         found = self.head.depth([tap.map for tap in taps], size)
@@ -277,15 +259,7 @@ class DptDepthEstimator(DepthEstimator):
     """Meta's depth model ready for images."""
 
     config: DptDepthConfig
-
-    def __init__(
-        self,
-        backbone: Backbone,
-        head: DptDepthHead,
-        config: DptDepthConfig | None = None,
-        normalisation: Normalisation = WEB,
-    ) -> None:
-        super().__init__(backbone, head, config or DptDepthConfig(), normalisation)
+    config_class = DptDepthConfig
 
     @property
     def multiple(self) -> int:
@@ -299,11 +273,6 @@ class DptDepthEstimator(DepthEstimator):
         size = short_side_size(height, width, short, multiple=self.multiple, rounded=truncated)
         unit = to_tensor(pixels, Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)))
         found = F.interpolate(unit, size, mode="bilinear", antialias=True, align_corners=False)
-        mean, std = (
-            torch.tensor(each)[:, None, None] for each in (self.normalisation.mean, self.normalisation.std)
-        )
+        own = self.normalisation
+        mean, std = (torch.tensor(each)[:, None, None] for each in (own.mean, own.std))
         return (found - mean) / std
-
-    def prepare(self, pixels: RGB) -> Tensor:
-        # at most 8 pixels on a side: no patch is padding alone, so a replay needs no mask
-        return self._views(pad_around(self.resized(pixels), self.backbone.shape.patch))

@@ -46,6 +46,14 @@ class Detection(Prediction):
 class MatchedTask(Task[PredictionT, Truth]):
     """A task whose rows keep how an image's objects were matched: a set's average precision follows from the matches."""
 
+    columns: ClassVar[Mapping[str, str]] = {
+        "scores": "float32[]",
+        "labels": "int32[]",
+        "found": "uint16[]",  # the four ranges of areas of one prediction after the other
+        "counted": "uint16[]",
+        "truth_labels": "int32[]",
+        "to_find": "uint8[]",
+    }
     metrics = AP_METRICS
     thresholded = True
     draws_at_once = DRAWS_AT_ONCE
@@ -61,6 +69,17 @@ class MatchedTask(Task[PredictionT, Truth]):
 
     def _ranked(self, rows: Rows, categories: Categories) -> RankedMatches:
         return rank_matches(self.matches(rows, categories), categories.ids, rows.images)
+
+    def matched(self, found: Matches) -> Row:
+        """What is stored of the matches of one image."""
+        return {
+            "scores": found.scores.astype(np.float32),
+            "labels": found.labels.astype(np.int32),
+            "found": found.found.ravel(),
+            "counted": found.counted.ravel(),
+            "truth_labels": found.true_labels.astype(np.int32),
+            "to_find": found.to_find,
+        }
 
     def matches(self, rows: Rows, categories: Categories) -> Matches:
         """The matches of all images; predictions that have no category of the truth do not belong to it."""
@@ -92,15 +111,10 @@ class DetectionTask(MatchedTask[Detection, Instances]):
         "picture and enter no score."
     )
     columns: ClassVar[Mapping[str, str]] = {
+        **MatchedTask.columns,
         "boxes": "float32[]",  # left, top, right, bottom of one box after the other
-        "scores": "float32[]",
-        "labels": "int32[]",
-        "found": "uint16[]",  # the four ranges of areas of one box after the other
-        "counted": "uint16[]",
         "truth_boxes": "float64[]",  # left, top, width, height, as COCO writes them
-        "truth_labels": "int32[]",
         "truth_crowd": "bool[]",
-        "to_find": "uint8[]",
     }
     picture_columns: ClassVar[Mapping[str, str]] = {}  # boxes are in the row anyway
     prediction = Detection
@@ -111,54 +125,30 @@ class DetectionTask(MatchedTask[Detection, Instances]):
     def as_truth(self, prediction: Detection, threshold: float) -> Instances:
         sure = prediction.scores >= threshold
         boxes = _with_sizes(prediction.boxes[sure])
-        return Instances(
-            ids=np.arange(1, len(boxes) + 1),
-            boxes=boxes,
-            categories=prediction.labels[sure].astype(np.int64),
-            areas=boxes[:, 2] * boxes[:, 3],
-            iscrowd=np.zeros(len(boxes), dtype=np.bool_),
-        )
+        numbers, crowd = np.arange(1, len(boxes) + 1), np.zeros(len(boxes), dtype=np.bool_)
+        labels = prediction.labels[sure].astype(np.int64)
+        return Instances(numbers, boxes, labels, boxes[:, 2] * boxes[:, 3], crowd)
 
     def move_truth(self, truth: Instances, record: Record, shift: Shift) -> Instances:
-        columns = zip(truth.ids, truth.boxes, truth.categories, truth.areas, strict=True)
-        entries = tuple(
-            {
-                "id": int(number),
-                "bbox": box.tolist(),
-                "category_id": int(label),
-                "area": float(area),
-                "iscrowd": 0,
-            }
-            for number, box, label, area in columns
-        )
+        names = ("id", "bbox", "category_id", "area")
+        columns = (each.tolist() for each in (truth.ids, truth.boxes, truth.categories, truth.areas))
+        rows = zip(*columns, strict=True)
+        entries = [{**dict(zip(names, row, strict=True)), "iscrowd": 0} for row in rows]
         return Instances.from_annotations(tuple(shift.annotations(entries, record)))
 
     def statistics(self, prediction: Detection, truth: Instances, categories: Categories) -> Row:
         boxes, scores = prediction.boxes.astype(np.float32), prediction.scores.astype(np.float32)
         found = match_boxes(truth, _with_sizes(boxes), scores, prediction.labels, categories.ids)
-        return {
-            "boxes": boxes.ravel(),
-            "scores": scores,
-            "labels": prediction.labels.astype(np.int32),
-            "found": found.found.ravel(),
-            "counted": found.counted.ravel(),
-            "truth_boxes": truth.boxes.ravel(),
-            "truth_labels": truth.categories.astype(np.int32),
-            "truth_crowd": truth.iscrowd,
-            "to_find": found.to_find,
-        }
+        shapes = {"boxes": boxes.ravel(), "truth_boxes": truth.boxes.ravel(), "truth_crowd": truth.iscrowd}
+        return {**self.matched(found), **shapes}
 
     def score(self, rows: Rows, categories: Categories) -> dict[str, float]:
         return box_average_precision(self.matches(rows, categories), categories.ids)
 
     def decode(self, row: Row, column: str = "picture") -> Detection | None:
-        return self._stored(row) if column == "picture" else self._stored_truth(row)
-
-    def _stored(self, row: Row) -> Detection:
-        boxes, scores = (np.asarray(row[name], dtype=np.float32) for name in ("boxes", "scores"))
-        return Detection(boxes.reshape(-1, 4), scores, np.asarray(row["labels"], dtype=np.int64))
-
-    def _stored_truth(self, row: Row) -> Detection:
+        if column == "picture":
+            corners, scores = (np.asarray(row[name], dtype=np.float32) for name in ("boxes", "scores"))
+            return Detection(corners.reshape(-1, 4), scores, np.asarray(row["labels"], dtype=np.int64))
         single = ~np.asarray(row["truth_crowd"], dtype=np.bool_)
         boxes = np.asarray(row["truth_boxes"], dtype=np.float64).reshape(-1, 4)
         return _annotated(boxes[single], np.asarray(row["truth_labels"], dtype=np.int64)[single])
@@ -189,37 +179,19 @@ class DetectionTask(MatchedTask[Detection, Instances]):
         """Which annotated objects are found."""
         if truth is None:
             return Changes("")
-        found = [
-            set(recovered_boxes(sure_boxes(each, style.threshold), truth).tolist()) - {-1}
-            for each in (before, after)
-        ]
-        gained, lost = found[1] - found[0], found[0] - found[1]
-        boxes = [
-            (truth.boxes[place], colour)
-            for places, colour in ((lost, LOST), (gained, GAINED))
-            for place in sorted(places)
-        ]
+        sure = (sure_boxes(each, style.threshold) for each in (before, after))
+        first, second = ({*recovered_boxes(each, truth).tolist()} - {-1} for each in sure)
+        gained, lost = sorted(second - first), sorted(first - second)
+        marked = [*((place, LOST) for place in lost), *((place, GAINED) for place in gained)]
         return Changes(
-            f"of {len(truth.scores)} objects {len(found[0])} are found before and {len(found[1])} after",
-            boxes=boxes,
+            f"of {len(truth.scores)} objects {len(first)} are found before and {len(second)} after",
+            boxes=[(truth.boxes[place], colour) for place, colour in marked],
             legend=((GAINED, f"gained {len(gained)}"), (LOST, f"lost {len(lost)}")),
         )
 
     def files(self, prediction: Detection, image: Path, name: str, classes: Classes) -> dict[str, bytes]:
-        corners = prediction.boxes.astype(float)
-        sizes = corners[:, 2:] - corners[:, :2]
-        rows = [
-            {
-                "image_id": image_identity(image),
-                "category_id": int(label),
-                "bbox": [round(value, 3) for value in (*corner[:2].tolist(), *size.tolist())],
-                "score": round(float(score), 6),
-            }
-            for corner, size, score, label in zip(
-                corners, sizes, prediction.scores, prediction.labels, strict=True
-            )
-        ]
-        return {".json": json_lines(rows)}
+        boxes = [[round(value, 3) for value in box] for box in _with_sizes(prediction.boxes).tolist()]
+        return {".json": result_lines(image, prediction, "bbox", boxes)}
 
     def flip(self, prediction: Detection, width: int) -> Detection:
         left, top, right, bottom = prediction.boxes.T
@@ -236,13 +208,9 @@ class DetectionTask(MatchedTask[Detection, Instances]):
             np.repeat(np.arange(len(counts)), counts),
             len(counts),
         )
-        kept = slice(max(counts))
-        return Detection(
-            boxes[kept].astype(np.float32),
-            scores[kept].astype(np.float32),
-            labels[kept],
-            blocks=sum(each.blocks for each in predictions),
-        )
+        kept, blocks = slice(max(counts)), sum(each.blocks for each in predictions)
+        scored = boxes[kept].astype(np.float32), scores[kept].astype(np.float32)
+        return Detection(*scored, labels[kept], blocks=blocks)
 
     def rescale(self, prediction: Detection, shown: tuple[int, int], size: tuple[int, int]) -> Detection:
         scale = np.array([size[1] / shown[1], size[0] / shown[0]] * 2, dtype=np.float32)
@@ -251,9 +219,8 @@ class DetectionTask(MatchedTask[Detection, Instances]):
     def renumber(self, prediction: Detection, numbers: Mapping[int, int]) -> Detection:
         labels = renumbered(prediction.labels, numbers)
         kept = labels >= 0
-        return replace(
-            prediction, boxes=prediction.boxes[kept], scores=prediction.scores[kept], labels=labels[kept]
-        )
+        boxes, scores = prediction.boxes[kept], prediction.scores[kept]
+        return replace(prediction, boxes=boxes, scores=scores, labels=labels[kept])
 
 
 def _with_sizes(corners: NDArray[Any]) -> NDArray[np.float64]:
@@ -276,13 +243,11 @@ def sure_boxes(found: Detection, threshold: float) -> Detection:
     return Detection(found.boxes[kept], found.scores[kept], found.labels[kept])
 
 
-def recovered_boxes(
-    found: Detection, truth: Detection, overlap: float = PICTURE_OVERLAP
-) -> NDArray[np.int64]:  # → (n,)
+def recovered_boxes(found: Detection, truth: Detection) -> NDArray[np.int64]:  # → (n,)
     """For each prediction the true box that it recovers, or -1; for pictures alone, for AP has no threshold.
 
     Predictions are served by falling score, in their order where scores tie. Each takes the free true box of
-    its category that it overlaps most, if by ``overlap`` or more.
+    its category that it overlaps most, if by `PICTURE_OVERLAP` or more.
     """
     partner = np.full(len(found.scores), -1, dtype=np.int64)
     if not len(found.scores) or not len(truth.scores):
@@ -291,7 +256,7 @@ def recovered_boxes(
     shared[found.labels[:, None] != truth.labels[None]] = -1
     for index in np.argsort(-found.scores, kind="stable"):
         best = int(shared[index].argmax())
-        if shared[index, best] >= overlap:
+        if shared[index, best] >= PICTURE_OVERLAP:
             partner[index] = best
             shared[:, best] = -1
     return partner
@@ -302,8 +267,13 @@ def image_identity(image: Path) -> int | str:
     return int(image.stem) if image.stem.isascii() and image.stem.isdecimal() else image.stem
 
 
-def json_lines(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """A JSON list with one entry on each line."""
+def result_lines(image: Path, found: Any, part: str, shapes: Sequence[object]) -> bytes:
+    """Scored objects as COCO's results list them, one on each line; ``part`` names the shapes."""
+    identity, columns = image_identity(image), zip(found.labels, shapes, found.scores, strict=True)
+    rows = (
+        {"image_id": identity, "category_id": int(label), part: shape, "score": round(float(score), 6)}
+        for label, shape, score in columns
+    )
     return ("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n").encode()
 
 
@@ -317,17 +287,9 @@ def fuse_boxes(
 ) -> tuple[_Floats, _Floats, NDArray[np.int64]]:
     """Weighted box fusion (Solovyev et al., 2021): one list of boxes from several views of an image, best first.
 
-    Boxes of one class that overlap become one, the mean of their corners weighted by score. Its score is the sum of
-    theirs over the number of views, so a box that only one view holds counts less. A fused box takes at most one box of
-    each view: boxes that a detector kept separate stay separate.
-
-    Args:
-        boxes: (n, 4), left, top, right, bottom.
-        scores: (n,).
-        labels: (n,).
-        views: (n,), the view that each box comes from, below ``count``.
-        count: how many views there are.
-        iou: the overlap above which boxes become one.
+    Boxes (n, 4) of one class that overlap by more than ``iou`` become one, the mean of their corners weighted by score. Its
+    score is the sum of theirs over ``count``, the number of views, so a box that only one view holds counts less. A fused
+    box takes at most one box of each of the ``views`` (n,): boxes that a detector kept separate stay separate.
     """
     fused: list[tuple[_Floats, float, int]] = []
     for label in np.unique(labels):
@@ -370,17 +332,10 @@ def _groups(boxes: _Floats, views: NDArray[np.int64], scores: _Floats, iou: floa
     return groups
 
 
-def _ious(
-    box: Sequence[float], area: float, corners: _Floats, areas: _Floats
-) -> _Floats:  # (4, n), (n,) → (n,)
-    left, top, right, bottom = corners
-    shared: _Floats = np.minimum(box[2], right)
-    shared -= np.maximum(box[0], left)
-    high = np.minimum(box[3], bottom)
-    high -= np.maximum(box[1], top)
-    np.maximum(shared, 0, out=shared)
-    shared *= np.maximum(high, 0, out=high)
-    union = areas + area
-    union -= shared
-    shared /= np.maximum(union, _TINY, out=union)
-    return shared
+def _ious(box: Sequence[float], area: float, corners: _Floats, areas: _Floats) -> _Floats:
+    """Overlaps of one box with others, (4, n) and (n,): faster than `box_iou` for few boxes."""
+    wide = np.minimum(box[2], corners[2]) - np.maximum(box[0], corners[0])
+    high = np.minimum(box[3], corners[3]) - np.maximum(box[1], corners[1])
+    shared = np.maximum(wide, 0) * np.maximum(high, 0)
+    ratio: _Floats = shared / np.maximum(areas + area - shared, _TINY)
+    return ratio

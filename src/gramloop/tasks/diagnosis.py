@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from gramloop.errors import GramLoopError
 from gramloop.models.tiny import TINY_SHORT_SIDE, load_tiny
 from gramloop.replay.attach import attached
-from gramloop.replay.config import Cost, ReplayConfig, ReplaySettings, extra_blocks, route
+from gramloop.replay.config import Cost, ReplayConfig, extra_blocks, route
 from gramloop.tasks.images import RGB, resize_short_side, to_tensor
 from gramloop.tasks.predictor import AnyPredictor, check_replay, per_patch
 
@@ -85,41 +85,35 @@ def diagnose(
     *,
     run: Callable[[Any], Any] | None = None,
     grid: tuple[int, int] | None = None,
-    blocks: Sequence[nn.Module] | None = None,
-    norm: nn.Module | Callable[[Tensor], Tensor] | None = None,
-    prefix: int | None = None,
-    **settings: Unpack[ReplaySettings],
+    **settings: Any,
 ) -> Diagnosis:
     """Run one image through a model with a replay attached, and keep what the replay measured.
 
-    model: any model that `gramloop.attach` takes; ``blocks``, ``norm`` and ``prefix`` are as there.
     pixels: what the model is called with: a tensor (1, 3, H, W), normalised as the model wants it, or a mapping
         of keywords, as a transformers image processor gives it.
-    config, settings: the replay, as for ``attach``.
     run: how to call the model with ``pixels``, where it is not ``model(pixels)``.
     grid: rows and columns of patches, where the model does not reveal them.
+    config, settings: the replay and the ViT, as for `gramloop.attach`.
     """
     call = run or (lambda given: model(**given) if isinstance(given, Mapping) else model(given))
-    with attached(
-        model, config, trace=True, blocks=blocks, norm=norm, prefix=prefix, this_thread=True, **settings
-    ) as loop:
+    with attached(model, config, trace=True, this_thread=True, **settings) as loop:
         if not loop.config.replays:
             raise GramLoopError("a replay of 0 passes has nothing to diagnose; replays must be at least 1")
         with torch.no_grad():
             call(pixels)
-    trace = loop.trace
+    trace, depth = loop.trace, loop.vit.depth
     if trace is None or not trace.drift:
         raise GramLoopError(_NOTHING)
-    if trace.drift[0].shape[0] != 1:
-        raise GramLoopError(f"{trace.drift[0].shape[0]} images were given; a diagnosis is of one image")
+    images, patches = trace.drift[0].shape[0], trace.drift[0].numel()
+    if images != 1:
+        raise GramLoopError(f"{images} images were given; a diagnosis is of one image")
     place = grid or trace.grid
     if place is None:
         raise GramLoopError(f"{loop.vit.name} does not reveal its grid of patches; pass grid=(rows, columns)")
-    if place[0] * place[1] != trace.drift[0].numel():
+    if place[0] * place[1] != patches:
         raise GramLoopError(
-            f"a grid of {place[0]} x {place[1]} does not hold the {trace.drift[0].numel()} patches of this image"
+            f"a grid of {place[0]} x {place[1]} does not hold the {patches} patches of this image"
         )
-    depth = loop.vit.depth
 
     def stacked(maps: Sequence[Tensor]) -> NDArray[np.float32]:
         return np.stack([each.detach().float().cpu().reshape(place).numpy() for each in maps])
@@ -147,9 +141,8 @@ def diagnose_prediction(predictor: AnyPredictor, image: RGB, config: ReplayConfi
 
 # models in files
 
-DiagnoseImage = Callable[
-    [RGB], tuple[RGB, Diagnosis]
-]  # pixels → the image as the model takes it, and its diagnosis
+# pixels → the image as the model takes it, and its diagnosis
+DiagnoseImage = Callable[[RGB], tuple[RGB, Diagnosis]]
 
 
 def diagnose_with(predictor: AnyPredictor, replay: ReplayConfig) -> DiagnoseImage:

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Literal, cast
 
+import cv2
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -33,22 +34,17 @@ from gramloop.tasks.custom import FunctionPredictor, find_make, import_code, rea
 from gramloop.tasks.depth import Depth
 from gramloop.tasks.images import RGB, WEB, Normalisation, resize
 from gramloop.tasks.prediction import Prediction
-from gramloop.tasks.semantic import Segmentation
+from gramloop.tasks.semantic import Crop, Segmentation
 from gramloop.util.json_files import checked, parse_json, read_json, refuse_unknown
 
 Arrays = Mapping[str, NDArray[Any]]
 RUNTIMES = {".onnx": "onnxruntime", ".xml": "openvino"}  # by the ending of the file
 METADATA = "gramloop"  # the entry of a file's metadata that gramloop export writes
-_EXTRAS = {"onnxruntime": "export", "openvino": "openvino"}
 _TYPES = {"float": "float32", "double": "float64"}  # where onnxruntime's names differ from numpy's
-_RECIPES = (".json", ".py")  # next to a graph
 _TASKS: Mapping[str, Task] = {
-    "logits": "semantic",
-    "labels": "semantic",
-    "depth": "depth",
-    "disparity": "depth",
-    "boxes": "detection",
-    "yolo": "detection",
+    **dict.fromkeys(("logits", "labels"), "semantic"),
+    **dict.fromkeys(("depth", "disparity"), "depth"),
+    **dict.fromkeys(("boxes", "yolo"), "detection"),
 }
 _SIZES = "orig_target_sizes"
 _KEEP, _LEAST_SCORE, _CANDIDATES, _OVERLAP = 300, 0.001, 30_000, 0.7  # as Ultralytics validates
@@ -68,21 +64,20 @@ class GraphInput:
 
 
 class Graph:
-    """An opened graph: its inputs, the names of its outputs, its metadata, and ``run``.
+    """An opened graph, ``FILE.onnx`` or ``FILE.xml``: its inputs, the names of its outputs, its metadata, and ``run``.
 
-    Args:
-        path: ``FILE.onnx`` or ``FILE.xml``.
-        device: "cpu", or "cuda" where onnxruntime has it. On "meta" it is opened on the CPU.
+    It runs on "cpu", or on "cuda" where onnxruntime has it. On "meta" it is opened on the CPU.
     """
+
+    inputs: tuple[GraphInput, ...]
+    outputs: tuple[str, ...]
+    metadata: dict[str, str]
 
     def __init__(self, path: Path, device: torch.device | str = "cpu") -> None:
         self.path, self.runtime = path, RUNTIMES[path.suffix.lower()]
         if not path.is_file():
             raise GramLoopError(f"{path} does not exist; --model takes FILE.onnx or FILE.xml")
         self.device = "cpu" if str(device) == "meta" else torch.device(device).type
-        self.inputs: tuple[GraphInput, ...] = ()
-        self.outputs: tuple[str, ...] = ()
-        self.metadata: dict[str, str] = {}
         self._open()
 
     def _open(self) -> None:
@@ -90,7 +85,7 @@ class Graph:
         package = runtime_package(self.runtime, self.path)
         opener = self._open_onnx if self.runtime == "onnxruntime" else self._open_openvino
         try:
-            self._run: Callable[[Arrays], list[NDArray[Any]]] = opener(package)
+            self._run = opener(package)
         except GramLoopError:
             raise
         except Exception as error:  # the runtimes raise types of their own
@@ -144,30 +139,25 @@ class Graph:
         if self.threads != torch.get_num_threads():
             self._open()
         types = {each.name: each.dtype for each in self.inputs}
-        cast = {
-            name: np.ascontiguousarray(value, types.get(name, value.dtype)) for name, value in feeds.items()
-        }
+        given = {name: np.ascontiguousarray(value, types.get(name)) for name, value in feeds.items()}
         try:
-            found = self._run(cast)
+            found = self._run(given)
         except Exception as error:
-            shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in cast.items())
+            shapes = ", ".join(f"{name} {value.shape}" for name, value in given.items())
             raise GramLoopError(f"{self.path.name} fails on {shapes}: {first_line(error)}") from error
         return dict(zip(self.outputs, found, strict=True))
 
 
 def graph_files(path: Path) -> dict[str, Path]:
     """The file of a graph, those with its weights, and the recipe next to it."""
-    found = {"graph": path}
+    weights = [each for each in (path.with_suffix(".bin"),) if each.is_file()]
     if path.suffix.lower() == ".onnx":
         weights = sorted(each for each in path.parent.glob("*data") if each.name.startswith(path.name))
-    else:
-        weights = [each for each in (path.with_suffix(".bin"),) if each.is_file()]
-    for number, each in enumerate(weights):
-        found["weights" if not number else f"weights {number}"] = each
-    recipes = [each for ending in _RECIPES if (each := path.with_suffix(ending)).is_file()]
+    recipes = [each for ending in (".json", ".py") if (each := path.with_suffix(ending)).is_file()]
     if len(recipes) > 1:
         raise GramLoopError(f"{recipes[0]} and {recipes[1]} both say how to read {path.name}; keep one")
-    return found | ({"recipe": recipes[0]} if recipes else {})
+    numbered = {f"weights {number}" if number else "weights": each for number, each in enumerate(weights)}
+    return {"graph": path, **numbered} | ({"recipe": recipes[0]} if recipes else {})
 
 
 def is_dinov3_graph(path: str | Path) -> bool:
@@ -188,18 +178,17 @@ def runtime_package(name: str, path: Path) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
+        extra = "openvino" if name == "openvino" else "export"
         raise GramLoopError(
-            f"{path.name} needs the package {name}; the extra gramloop[{_EXTRAS.get(name, 'export')}] installs it"
+            f"{path.name} needs the package {name}; the extra gramloop[{extra}] installs it"
         ) from error
 
 
 def _openvino_metadata(model: Any, path: Path) -> dict[str, str]:
-    entries = {}
-    for key in (METADATA, "names", "task"):  # of this project's exporter, and of Ultralytics'
-        if model.has_rt_info([key]):
-            entries[key] = str(model.get_rt_info([key]).astype(str))
-        elif model.has_rt_info(["framework", key]):
-            entries[key] = str(model.get_rt_info(["framework", key]).astype(str))
+    # of this project's exporter, and of Ultralytics'
+    places = [place for key in (METADATA, "names", "task") for place in (["framework", key], [key])]
+    known = [place for place in places if model.has_rt_info(place)]
+    entries = {place[-1]: str(model.get_rt_info(place).astype(str)) for place in known}
     described = path.with_name("metadata.yaml")  # where Ultralytics describes an OpenVINO folder
     if not entries and described.is_file():
         import yaml  # type: ignore[import-untyped]
@@ -259,38 +248,29 @@ class GraphRecipe:
         if self.size is not None and min(self.size) < 1:
             raise GramLoopError(f"size is height and width of the input in pixels, not {list(self.size)}")
 
-    def numbered_classes(self, name: str) -> Classes:
-        """Classes by number."""
-        if self.classes == "coco":
-            return dict(enumerate(COCO.values()))
-        return read_classes(self.classes, name)
-
 
 def load_graph(
     files: Mapping[str, Any], task: Task | None = None, device: torch.device | str = "cpu"
 ) -> FunctionPredictor:
-    """A predictor that runs a graph; nothing inside it can be replayed.
-
-    Args:
-        files: ``graph``, and ``recipe`` where there is one, as `graph_files` finds them.
-        task: refuse a model for another.
-        device: where it runs.
-    """
+    """A predictor that runs a graph of `graph_files`; a ``task`` refuses a model for another."""
     graph = Graph(Path(files["graph"]), device)
     given = Path(files["recipe"]) if "recipe" in files else None
-    code = import_code(str(given)) if given is not None and given.suffix == ".py" else None
-    filters = code is not None and hasattr(code, "preprocess") and not hasattr(code, "prepare")
+    code = None
+    if given is not None and given.suffix == ".py":
+        code, given = import_code(str(given)), None
+    filters = hasattr(code, "preprocess") and not hasattr(code, "prepare")
     if code is not None and not filters:
-        found = _with_functions(graph, code, str(given))
-    elif (given is None or filters) and (graph.path.parent / "preprocessor_config.json").is_file():
+        found = _with_functions(graph, code, files["recipe"])
+    elif given is None and (graph.path.parent / "preprocessor_config.json").is_file():
         found = _of_transformers(graph, task)
     else:
-        recipe = _recipe(graph, None if filters else given)
-        classes = recipe.numbered_classes(graph.path.name)
+        recipe = _recipe(graph, given)
+        named = list(COCO.values()) if recipe.classes == "coco" else recipe.classes
+        classes = read_classes(named, graph.path.name)
         model = _RecipeModel(graph, recipe, classes)
         found = FunctionPredictor(model, _TASKS[recipe.read], classes or None, graph.path.name)
     if filters:
-        inside, preprocess = found.function, find_make(f"{given}:preprocess")
+        inside, preprocess = found.function, find_make(f"{files['recipe']}:preprocess")
         found.function = lambda pixels: inside(cast(RGB, preprocess(pixels)))
     if task is not None and found.task != task:
         raise GramLoopError(f"{graph.path} is a model for {found.task}, not for {task}")
@@ -337,21 +317,19 @@ def _of_transformers(graph: Graph, task: Task | None) -> FunctionPredictor:
 def _recipe(graph: Graph, path: Path | None) -> GraphRecipe:
     """What a file says of itself, with the settings of the recipe next to it."""
     known = _of_export(graph) or _of_ultralytics(graph) or _of_detr(graph)
-    if path is None:
-        if known is None:
-            raise GramLoopError(
-                f"{graph.path} does not say how to prepare images and read {', '.join(graph.outputs)}; write "
-                f"{graph.path.with_suffix('.json').name} next to it, such as "
-                '{"read": "logits", "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225], "classes": ["road", …]}'
-            )
-    else:
+    named = graph.path.with_suffix(".json").name
+    if path is not None:
         given = read_json(path, _WHAT)
         refuse_unknown(given, GraphRecipe.__dataclass_fields__, str(path), _WHAT)
         fields = {} if known is None else {**vars(known), "outputs": dict(known.outputs)}
         known = checked({**fields, **given}, GraphRecipe, str(path), _WHAT)
+    elif known is None:
+        raise GramLoopError(
+            f"{graph.path} does not say how to prepare images and read {', '.join(graph.outputs)}; write {named} next to "
+            'it, such as {"read": "logits", "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225], "classes": ["road", …]}'
+        )
     if known.read in ("boxes", "yolo") and known.classes is None:
         if "coco" not in graph.path.stem.lower():
-            named = graph.path.with_suffix(".json").name
             raise GramLoopError(
                 f'{graph.path} does not name its classes; write {{"classes": [names in order]}}, or '
                 f'{{"classes": "coco"}}, to {named} next to it'
@@ -382,15 +360,10 @@ def _of_ultralytics(graph: Graph) -> GraphRecipe | None:
         size = ast.literal_eval(graph.metadata.get("imgsz", "None"))
     except (ValueError, SyntaxError) as error:
         raise GramLoopError(f"the names in the metadata of {graph.path} cannot be read: {error}") from error
-    return GraphRecipe(
-        "yolo",
-        classes={int(number): str(name) for number, name in dict(names).items()},
-        size=None if size is None else (int(size[0]), int(size[1])),
-        fit="letterbox",
-        fill=114,
-        resample="linear",
-        box_unit="input",
-    )
+    classes: Any = {int(number): str(name) for number, name in dict(names).items()}
+    sides = None if size is None else (int(size[0]), int(size[1]))
+    how: Any = {"fit": "letterbox", "fill": 114, "resample": "linear", "box_unit": "input"}
+    return GraphRecipe("yolo", classes=classes, size=sides, **how)
 
 
 def _of_detr(graph: Graph) -> GraphRecipe | None:
@@ -398,51 +371,10 @@ def _of_detr(graph: Graph) -> GraphRecipe | None:
     if _SIZES not in inputs or not {"labels", "boxes", "scores"} <= set(graph.outputs):
         return None
     # of these detectors, those on DINOv3 alone were trained with normalised images
-    if is_dinov3_graph(graph.path):
-        return GraphRecipe("boxes", mean=WEB.mean, std=WEB.std)
-    return GraphRecipe("boxes")
+    return GraphRecipe("boxes", **(vars(WEB) if is_dinov3_graph(graph.path) else {}))
 
 
 # running a recipe
-
-
-@dataclass(frozen=True)
-class _Placement:
-    """Where an image lies in the input of a graph."""
-
-    image: tuple[int, int]  # height and width
-    input: tuple[int, int]
-    top: int
-    left: int
-    inside: tuple[int, int]  # height and width in the input
-
-    @classmethod
-    def of(cls, image: tuple[int, int], into: tuple[int, int], fit: str) -> _Placement:
-        if fit == "stretch":
-            return cls(image, into, 0, 0, into)
-        factor = min(side / own for side, own in zip(into, image, strict=True))
-        high, wide = (max(1, round(own * factor)) for own in image)
-        # an odd row goes below
-        top, left = round((into[0] - high) / 2 - 0.1), round((into[1] - wide) / 2 - 0.1)
-        return cls(image, into, top, left, (high, wide))
-
-    @property
-    def part(self) -> tuple[slice, slice]:
-        """The rows and columns of the input that show the image."""
-        return slice(self.top, self.top + self.inside[0]), slice(self.left, self.left + self.inside[1])
-
-    def to_image(self, values: Tensor, mode: str) -> Tensor:  # (1, C, h, w) → (1, C, H, W)
-        """A map over the input, cut to the image and brought to its size."""
-        corners = {"align_corners": False} if mode == "bilinear" else {}
-        if self.inside != self.input:
-            if values.shape[2:] != self.input:
-                values = F.interpolate(values, self.input, mode=mode, **corners)
-            values = values[:, :, *self.part]
-        return (
-            values
-            if values.shape[2:] == self.image
-            else F.interpolate(values, self.image, mode=mode, **corners)
-        )
 
 
 class _RecipeModel:
@@ -458,8 +390,7 @@ class _RecipeModel:
                 f"{graph.path} takes {named}; a recipe prepares one image, and {graph.path.stem}.py with prepare and "
                 "read anything else"
             )
-        self.input = images[0]
-        shape = self.input.shape
+        self.input, shape = images[0], images[0].shape
         if shape[0] not in (1, None):
             raise GramLoopError(f"{graph.path} takes {shape[0]} images at once; export it for one")
         self.channels_last = shape[3] == 3 and shape[1] != 3
@@ -470,36 +401,45 @@ class _RecipeModel:
             raise GramLoopError(
                 f'{graph.path} takes images of any size; a recipe next to it says which: {{"size": [height, width]}}'
             )
-        if recipe.size not in (None, (high, wide)):
-            raise GramLoopError(f"{graph.path} takes {wide} x {high} pixels, not the recipe's {given}")
         self.size = high, wide
+        if recipe.size not in (None, self.size):
+            raise GramLoopError(f"{graph.path} takes {wide} x {high} pixels, not the recipe's {given}")
 
     def __call__(self, pixels: RGB) -> Prediction:
-        height, width = pixels.shape[:2]
-        place = _Placement.of((height, width), self.size, self.recipe.fit)
+        height, width = size = (pixels.shape[0], pixels.shape[1])
+        place = self._place(height, width)
         feeds = {self.input.name: self._prepare(pixels, place)}
         if any(each.name == _SIZES for each in self.graph.inputs):
             feeds[_SIZES] = np.array([[width, height]])
         found = self.graph.run(feeds)
         if self.recipe.read == "boxes":
-            boxes, scores, labels = (
-                self._output(found, role, dims) for role, dims in (("boxes", 2), ("scores", 1), ("labels", 1))
-            )
+            dims = {"boxes": 2, "scores": 1, "labels": 1}
+            boxes, scores, labels = (self._output(found, role, many) for role, many in dims.items())
             there = scores > 0
-            return self._detection(boxes[there].astype(np.float64), scores[there], labels[there], place)
+            return self._detection(boxes[there].astype(np.float64), scores[there], labels[there], place, size)
         if self.recipe.read == "yolo":
-            return self._detection(*self._yolo(self._output(found, "boxes", 2).astype(np.float64)), place)
-        return self._map(found, place)
+            boxes, scores, labels = self._yolo(self._output(found, "boxes", 2).astype(np.float64))
+            return self._detection(boxes, scores, labels, place, size)
+        return self._map(found, place, size)
 
-    def _prepare(self, pixels: RGB, place: _Placement) -> NDArray[Any]:
-        recipe = self.recipe
+    def _place(self, height: int, width: int) -> Crop:
+        """Where an image lies in the input."""
+        into = self.size
+        if self.recipe.fit == "stretch":
+            return Crop(0, 0, *into)
+        factor = min(into[0] / height, into[1] / width)
+        high, wide = max(1, round(height * factor)), max(1, round(width * factor))
+        # an odd row goes below
+        return Crop(round((into[0] - high) / 2 - 0.1), round((into[1] - wide) / 2 - 0.1), high, wide)
+
+    def _prepare(self, pixels: RGB, place: Crop) -> NDArray[Any]:
+        recipe, size = self.recipe, (place.height, place.width)
         canvas = np.full((*self.size, 3), recipe.fill, np.float32)
-        if recipe.resample == "bilinear" or pixels.shape[:2] == place.inside:
-            canvas[place.part] = resize(pixels, place.inside)
+        if recipe.resample == "bilinear" or pixels.shape[:2] == size:
+            shown = resize(pixels, size)
         else:
-            import cv2
-
-            canvas[place.part] = cv2.resize(pixels, place.inside[::-1], interpolation=cv2.INTER_LINEAR)
+            shown = np.asarray(cv2.resize(pixels, size[::-1], interpolation=cv2.INTER_LINEAR))
+        canvas[place.top : place.top + place.height, place.left : place.left + place.width] = shown
         if self.input.dtype != "uint8":
             mean, std = (255 * np.array(each, np.float32) for each in (recipe.mean, recipe.std))
             canvas = (canvas - mean) / std
@@ -525,25 +465,27 @@ class _RecipeModel:
             )
         return values
 
-    def _map(self, found: Arrays, place: _Placement) -> Segmentation | Depth:
+    def _map(self, found: Arrays, place: Crop, size: tuple[int, int]) -> Segmentation | Depth:
         read = self.recipe.read
-        role, dims = {"logits": ("logits", 3), "labels": ("labels", 2)}.get(read, ("depth", 2))
-        values = torch.from_numpy(self._output(found, role, dims).astype(np.float32))
-        values = values[(None,) * (4 - dims)]
-        values = place.to_image(values, "nearest" if read == "labels" else "bilinear")[0]
+        role, mode = "depth" if read == "disparity" else read, "nearest" if read == "labels" else "bilinear"
+        output = self._output(found, role, 3 if read == "logits" else 2).astype(np.float32)
+        values = torch.from_numpy(output.reshape(1, -1, *output.shape[-2:]))
+        if (place.height, place.width) != self.size:
+            values = place.of(_resized(values, self.size, mode))
+        values = _resized(values, size, mode)[0]
         if role == "depth":
             return Depth(values[0].numpy(), disparity=read == "disparity")
         return Segmentation((values.argmax(0) if read == "logits" else values[0]).int().numpy())
 
     def _yolo(self, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[Any], NDArray[Any]]:
         """Corners, scores and labels of what Ultralytics' detectors return."""
-        if values.shape[1] == 6 and values.shape[0] != 4 + len(self.classes):  # suppressed in the graph
+        found, named = values.shape[0] - 4, len(self.classes)
+        if values.shape[1] == 6 and found != named:  # suppressed in the graph
             values = values[values[:, 4] > 0]
             return values[:, :4], values[:, 4], values[:, 5]
-        if values.shape[0] != 4 + len(self.classes):
+        if found != named:
             raise GramLoopError(
-                f"{self.graph.path.name} returns {values.shape[0] - 4} classes for each box, and "
-                f"{len(self.classes)} are named"
+                f"{self.graph.path.name} returns {found} classes for each box, and {named} are named"
             )
         labels, places = np.nonzero(values[4:] > _LEAST_SCORE)
         scores = values[4:][labels, places]
@@ -554,25 +496,32 @@ class _RecipeModel:
         return corners[kept], scores[kept], labels[kept]
 
     def _detection(
-        self, boxes: NDArray[np.float64], scores: NDArray[Any], labels: NDArray[Any], place: _Placement
+        self,
+        boxes: NDArray[Any],
+        scores: NDArray[Any],
+        labels: NDArray[Any],
+        place: Crop,
+        size: tuple[int, int],
     ) -> Prediction:
-        (height, width), (high, wide) = place.image, place.inside
+        height, width = size
         if self.recipe.box_unit == "input":
             boxes = boxes - [place.left, place.top, place.left, place.top]
-            boxes = boxes * np.tile([width / wide, height / high], 2)
+            boxes = boxes * np.tile([width / place.width, height / place.height], 2)
         boxes, numbers = np.clip(boxes, 0, [width, height, width, height]), labels.astype(np.int64)
         if strange := sorted(set(numbers.tolist()) - set(self.classes)):
             raise GramLoopError(
                 f"{self.graph.path.name} returned the class {strange[0]}, and {len(self.classes)} classes are named: "
                 f"{min(self.classes)} to {max(self.classes)}"
             )
-        return read_prediction((boxes, scores, numbers), place.image, self.graph.path.name)
+        return read_prediction((boxes, scores, numbers), size, self.graph.path.name)
+
+
+def _resized(values: Tensor, size: tuple[int, int], mode: str) -> Tensor:  # (1, C, h, w)
+    return values if values.shape[2:] == size else F.interpolate(values, size, mode=mode)
 
 
 def _suppressed(boxes: NDArray[np.float64], scores: NDArray[Any], labels: NDArray[Any]) -> NDArray[np.int64]:
     """The boxes (corners) that no better one of their class overlaps, best first."""
-    import cv2
-
     placed = np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], 1)  # left, top, width, height
     kept = cv2.dnn.NMSBoxesBatched(placed.tolist(), scores.tolist(), labels.tolist(), _LEAST_SCORE, _OVERLAP)
     return np.sort(np.asarray(kept, np.int64).reshape(-1))[:_KEEP]

@@ -11,14 +11,14 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import math
 import platform
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from importlib.metadata import packages_distributions, version
-from itertools import count
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -28,13 +28,12 @@ from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError, user_code
 from gramloop.tasks.custom import FunctionPredictor, ModulePredictor, find_make
+from gramloop.tasks.detection import Detection
 from gramloop.tasks.images import RGB
 from gramloop.tasks.prediction import Prediction
 from gramloop.tasks.predictor import AnyPredictor, name_of
-from gramloop.tasks.segments import Panoptic, PanopticTask
+from gramloop.tasks.segments import InstanceMasks, Panoptic, PanopticTask
 from gramloop.util.files import file_digest
-
-Content = dict[str, str]  # digests, by what they are of
 
 # of a summary: kernels of other processors change near ties, of boundary pixels and weak boxes, less than one in a hundred
 SUMMARY_TOLERANCE = 0.01
@@ -54,12 +53,11 @@ _ATOMS = (type(None), int, float, complex, bytes, bytearray, range, types.Ellips
 # models in memory
 
 _in_memory: dict[str, AnyPredictor] = {}
-_numbers = count(1)
 
 
 def hold_model(predictor: AnyPredictor) -> dict[str, str]:
     """Keep a model that is in no file, and return what `gramloop.tasks.load_predictor` takes for it."""
-    name = f"{name_of(predictor)} #{next(_numbers)}"
+    name = f"{name_of(predictor)} #{len(_in_memory) + 1}"
     _in_memory[name] = predictor
     return {"object": name}
 
@@ -83,8 +81,11 @@ def is_user_code(files: Mapping[str, str]) -> bool:
 
 def identify(
     files: Mapping[str, str], predictor: AnyPredictor, size: tuple[int, int], device: str, version: str = ""
-) -> tuple[Content, Behaviour | None]:
+) -> tuple[dict[str, str], Behaviour | None]:
     """The content and the behaviour of a model of the user's code; nothing of other models.
+
+    The content is read after the first predictions, which may load weights, and again after an image that the model
+    never saw, which fills caches: what predictions change is left out.
 
     Args:
         files: the model, as `gramloop.tasks.load_predictor` takes it.
@@ -99,8 +100,17 @@ def identify(
                 f"the version {version!r} belongs to a model of your own code; other weights are known"
             )
         return {}, None
-    seen, content = observe_twice(predictor, size, device, lambda: user_content(files, predictor))
-    return ({"version": version}, replace(seen, varying=())) if version else (content, seen)
+    first = observe(predictor, size, device)
+    before = {} if version else user_content(files, predictor)
+    _probe(predictor, np.random.default_rng().integers(0, 256, (*size, 3), np.uint8))
+    if observe(predictor, size, device).digest != first.digest:
+        first = replace(first, digest="", summary=())
+    if version:
+        return {"version": version}, first
+    after = user_content(files, predictor)
+    varying = tuple(name for name in sorted({*before, *after}) if before.get(name) != after.get(name))
+    stable = {name: value for name, value in before.items() if name not in varying}
+    return stable, replace(first, varying=varying)
 
 
 def check_identity(
@@ -113,12 +123,9 @@ def check_identity(
     """What differs in a loaded model from its planned ``content`` and behaviour; empty where it is the same."""
     now = observe(predictor, seen.size, device)
     if "version" not in content:
-        found = {
-            name: digest
-            for name, digest in user_content(files, predictor).items()
-            if name not in seen.varying
-        }
-        if changed := first_change(content, found):
+        found = user_content(files, predictor)
+        left = {name: digest for name, digest in found.items() if name not in seen.varying}
+        if changed := first_change(content, left):
             return changed
     return "" if not seen.repeatable or now.same_as(seen) else "what it predicts on the trial images"
 
@@ -128,7 +135,7 @@ def first_change(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     return next((name for name in sorted({*before, *now}) if before.get(name) != now.get(name)), "")
 
 
-def user_content(files: Mapping[str, str], predictor: AnyPredictor) -> Content:
+def user_content(files: Mapping[str, str], predictor: AnyPredictor) -> dict[str, str]:
     """Digests of everything that a model of the user's code is made of."""
     parts: dict[str, object] = {"model": predictor}
     if isinstance(predictor, FunctionPredictor):
@@ -152,21 +159,13 @@ def user_content(files: Mapping[str, str], predictor: AnyPredictor) -> Content:
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What a model predicts on the probe images.
+    """What a model predicts on the probe images."""
 
-    Attributes:
-        size: height and width of the probe images.
-        digest: of the predictions; empty where the same image was predicted twice, differently.
-        summary: numbers that are nearly the same on another processor.
-        machine: where the predictions were made.
-        varying: parts of the model's content that predictions change, such as caches and counters.
-    """
-
-    size: tuple[int, int]
-    digest: str
-    summary: tuple[float, ...]
-    machine: str
-    varying: tuple[str, ...] = ()
+    size: tuple[int, int]  # height and width of the probe images
+    digest: str  # of the predictions; empty where the same image was predicted twice, differently
+    summary: tuple[float, ...]  # numbers that are nearly the same on another processor
+    machine: str  # where the predictions were made
+    varying: tuple[str, ...] = ()  # parts of the content that predictions change, such as caches and counters
 
     @property
     def repeatable(self) -> bool:
@@ -179,41 +178,17 @@ class Behaviour:
             return self.repeatable == other.repeatable
         if self.machine == other.machine:
             return self.digest == other.digest
-        if len(self.summary) != len(other.summary):
-            return False
-        one, two = np.array(self.summary), np.array(other.summary)
-        scale = np.maximum(1.0, np.maximum(np.abs(one), np.abs(two)))
-        return bool((np.abs(one - two) <= SUMMARY_TOLERANCE * scale).all())
+        near = functools.partial(math.isclose, rel_tol=SUMMARY_TOLERANCE, abs_tol=SUMMARY_TOLERANCE)
+        return len(self.summary) == len(other.summary) and all(map(near, self.summary, other.summary))
 
 
 def observe(predictor: AnyPredictor, size: tuple[int, int], device: str = "cpu") -> Behaviour:
     """Predict the two probe images; an error of the model is raised as `UserCodeError`."""
     found = [_probe(predictor, pixels) for pixels in probe_images(*size)]
-    values = [
-        {each.name: getattr(one, each.name) for each in fields(one) if each.name not in ("blocks", "trace")}
-        for one in found
-    ]
+    names = [each.name for each in fields(found[0]) if each.name not in ("blocks", "trace")]
+    values = [{name: getattr(one, name) for name in names} for one in found]
     summary = tuple(round(number, 6) for one in found for number in _summary(one))
     return Behaviour(size, content_of({"": values})[""], summary, _machine(device))
-
-
-def observe_twice(
-    predictor: AnyPredictor, size: tuple[int, int], device: str, content: Callable[[], Content]
-) -> tuple[Behaviour, Content]:
-    """What a model predicts, whether it does so again, and its content without what predictions change.
-
-    The content is read after the first predictions, which may load weights, and again after an image that the model
-    never saw, which fills caches.
-    """
-    first = observe(predictor, size, device)
-    before = content()
-    _probe(predictor, np.random.default_rng().integers(0, 256, (*size, 3), np.uint8))
-    again = observe(predictor, size, device)
-    after = content()
-    varying = tuple(sorted(name for name in {**before, **after} if before.get(name) != after.get(name)))
-    digest = first.digest if first.digest == again.digest else ""
-    stable = {name: value for name, value in before.items() if name not in varying}
-    return Behaviour(size, digest, first.summary if digest else (), first.machine, varying), stable
 
 
 def probe_images(height: int, width: int) -> tuple[RGB, RGB]:
@@ -240,18 +215,16 @@ def _summary(prediction: Prediction) -> list[float]:
     Means over pixels, and sums over objects by their squared score, so that weak ones hardly count. Class numbers count by
     their waves, and segments by their class.
     """
-    labels, scores = getattr(prediction, "labels", None), getattr(prediction, "scores", None)
+    labels, values = getattr(prediction, "labels", None), getattr(prediction, "values", None)
     if isinstance(prediction, Panoptic):
         labels = PanopticTask().class_map(prediction, 0.0) + 1
-    objects = isinstance(scores, np.ndarray) and scores.ndim == 1
-    weights = np.nan_to_num(np.asarray(scores, np.float64)) ** 2 if objects else None
     columns = [] if labels is None else [np.cos(labels * wave) for wave in _WAVES]
-    for values in (getattr(prediction, name, None) for name in ("boxes", "values")):
-        if values is not None:
-            finite = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
-            columns += [finite] if weights is None else list(finite.T)
-    if weights is None:
+    if values is not None:
+        columns.append(np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0))
+    if not isinstance(prediction, Detection | InstanceMasks):
         return [float(each.mean()) if each.size else 0.0 for each in columns]
+    columns += list(np.nan_to_num(prediction.boxes.astype(np.float64), posinf=0.0, neginf=0.0).T)
+    weights = np.nan_to_num(prediction.scores.astype(np.float64)) ** 2
     return [float(weights.sum()), *(float((weights * each).sum()) for each in columns)]
 
 
@@ -270,15 +243,10 @@ def _machine(device: str) -> str:
 # content
 
 
-def content_of(parts: Mapping[str, object], folder: Path | None = None) -> Content:
-    """Digests of everything that named values reach.
+def content_of(parts: Mapping[str, object], folder: Path | None = None) -> dict[str, str]:
+    """Digests of everything that named values reach, by name, and of the attributes of each by ``name.attribute``.
 
-    Args:
-        parts: the values, such as a function or a torch module.
-        folder: where relative paths in strings may lead, in addition to the working directory.
-
-    Returns:
-        Digests by name, and of the attributes of each value by ``name.attribute``.
+    Relative paths in strings may lead to the working directory or to ``folder``.
     """
     reader, found = _Reader(folder), {}
     for name, value in parts.items():

@@ -35,9 +35,7 @@ class Normalisation:
     std: tuple[float, float, float]
 
     def __post_init__(self) -> None:
-        if not all(math.isfinite(value) for value in self.mean) or not all(
-            0 < value < math.inf for value in self.std
-        ):
+        if not (all(map(math.isfinite, self.mean)) and all(0 < value < math.inf for value in self.std)):
             raise GramLoopError(
                 f"images are normalised by finite means and deviations above 0, not by {self}"
             )
@@ -54,20 +52,18 @@ def normalisation_of(weights: str | Path) -> Normalisation:
 
 def read_image(source: ImageLike) -> RGB:
     """The image as RGB bytes (H, W, 3)."""
+    name = str(source) if isinstance(source, str | Path) else "the image"
     if isinstance(source, np.ndarray):
         pixels = _from_array(source)
     elif isinstance(source, Image.Image):
-        pixels = _from_pil(source, "the image")
+        pixels = _from_pil(source, name)
     elif isinstance(source, str | Path):
         pixels = _from_file(Path(source))
     else:
         raise GramLoopError(f"an image is a path, a PIL image or an array, not {type(source).__name__}")
-    height, width = pixels.shape[:2]
-    if min(height, width) < 2:
-        name = source if isinstance(source, str | Path) else "the image"
-        raise GramLoopError(
-            f"{name} has {width} x {height} pixels; at least two in each direction are needed"
-        )
+    if min(pixels.shape[:2]) < 2:
+        wide, high = pixels.shape[1], pixels.shape[0]
+        raise GramLoopError(f"{name} has {wide} x {high} pixels; at least two in each direction are needed")
     return pixels
 
 
@@ -79,7 +75,7 @@ def resize_short_side(
     The long side is rounded to the nearest integer, or to the nearest multiple of ``multiple``, or as ``rounded`` does.
     """
     height, width = pixels.shape[:2]
-    size = short_side_size(height, width, short, multiple=multiple, rounded=rounded)
+    size = short_side_size(height, width, short, multiple, rounded)
     if size[0] * size[1] > MOST_PIXELS:
         raise GramLoopError(
             f"an image of {width} x {height} is too narrow: a short side of {short} makes the other {max(size)}"
@@ -88,21 +84,12 @@ def resize_short_side(
 
 
 def short_side_size(
-    height: int,
-    width: int,
-    short: int,
-    *,
-    multiple: int = 1,
-    rounded: Callable[[float], int] | None = None,
+    height: int, width: int, short: int, multiple: int = 1, rounded: Callable[[float], int] | None = None
 ) -> tuple[int, int]:
     """The height and width that `resize_short_side` gives an image."""
     wanted = short * (max(height, width) / min(height, width))
-    if rounded is not None:
-        long = rounded(wanted)
-    elif multiple == 1:
-        long = int(wanted + 0.5)
-    else:
-        long = max(short, int(wanted / multiple + 0.5) * multiple)
+    nearest = max(short, int(wanted / multiple + 0.5) * multiple)
+    long = nearest if rounded is None else rounded(wanted)
     return (short, long) if height <= width else (long, short)
 
 
@@ -212,7 +199,14 @@ def find_images(sources: Iterable[str], out: Path) -> list[ImageFile]:
     for source in sources:
         for image, relative in _expand(source):
             files.setdefault(image.absolute(), ImageFile(image, out / relative.with_suffix("")))
-    _refuse_clashes(files.values())
+    owners: dict[str, ImageFile] = {}
+    for file in files.values():
+        other = owners.setdefault(str(file.target).lower(), file)  # some file systems ignore case
+        if other is not file:
+            raise GramLoopError(
+                f"{other.path} and {file.path} would both be written as {file.target}.*; "
+                "give them different output folders"
+            )
     return list(files.values())
 
 
@@ -220,34 +214,23 @@ def _expand(source: str) -> list[tuple[Path, Path]]:
     """Images with their place below the output folder."""
     path = Path(source)
     if path.is_dir():
-        found = [each for each in files_below(path) if _is_image(each)]
-        if not found:
-            raise GramLoopError(f"the folder {path} holds no images")
-        return [(each, each.relative_to(path)) for each in found]
-    if not path.exists() and glob.has_magic(source):
+        found = [(each, each.relative_to(path)) for each in files_below(path) if _is_image(each)]
+        wrong = f"the folder {path} holds no images"
+    elif not path.exists() and glob.has_magic(source):
         matches = sorted(Path(each) for each in glob.glob(source, recursive=True))
-        found = [each for each in matches if _is_image(each)]
-        if not found:
-            raise GramLoopError(f"no image matches {source}")
-        return [(each, Path(each.name)) for each in found]
-    return [(path, Path(path.name))]
+        found = [(each, Path(each.name)) for each in matches if _is_image(each)]
+        wrong = f"no image matches {source}"
+    else:
+        return [(path, Path(path.name))]
+    if not found:
+        raise GramLoopError(wrong)
+    return found
 
 
 def _is_image(path: Path) -> bool:
     earlier_result = any(path.name.endswith(f".{version}.png") for version in VERSIONS)
     hidden = path.name.startswith(".")
     return path.suffix.lower() in SUFFIXES and not hidden and not earlier_result and path.is_file()
-
-
-def _refuse_clashes(files: Iterable[ImageFile]) -> None:
-    owners: dict[str, ImageFile] = {}
-    for file in files:
-        other = owners.setdefault(str(file.target).lower(), file)  # some file systems ignore case
-        if other is not file:
-            raise GramLoopError(
-                f"{other.path} and {file.path} would both be written as {file.target}.*; "
-                "give them different output folders"
-            )
 
 
 def has_photographs_alone(folder: Path) -> bool:

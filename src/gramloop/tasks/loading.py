@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 
@@ -20,13 +20,16 @@ from gramloop.models.dino import load_backbone
 from gramloop.models.mask2former import load_segmentor
 from gramloop.models.pmt import load_pmt, trained_side
 from gramloop.models.tiny import TINY_SHORT_SIDE, WEIGHTS, load_tiny, load_tiny_depth
-from gramloop.tasks.class_names import COCO, COCO_PANOPTIC
+from gramloop.tasks.class_names import COCO, COCO_PANOPTIC, coco_classes
+from gramloop.tasks.custom import load_user_model
 from gramloop.tasks.depth import DepthConfig, DepthEstimator, DptDepthConfig, DptDepthEstimator
-from gramloop.tasks.graphs import RUNTIMES, graph_files, is_dinov3_graph
+from gramloop.tasks.graphs import RUNTIMES, first_line, graph_files, is_dinov3_graph, load_graph
+from gramloop.tasks.identity import held_model
 from gramloop.tasks.images import WEB, normalisation_of
 from gramloop.tasks.predictor import AnyPredictor
 from gramloop.tasks.released import DenseDetector, DetectConfig, Detector, QueryConfig, QuerySegmenter
 from gramloop.tasks.semantic import SegmentConfig, Segmenter
+from gramloop.tasks.transformers_models import load_transformers_model
 
 Files = Mapping[str, str] | Mapping[str, Path]
 Sizes = Mapping[str, object]  # how images are resized and cut: settings of the task's configuration
@@ -46,7 +49,6 @@ FORMS = (
 )
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _FETCHED = ("*.json", "*.safetensors", "*.txt")
-_DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _TASKS: dict[HeadKind, tuple[Task, ...]] = {
     "mask2former": ("semantic",),
     "plain-detr": ("detection",),
@@ -88,19 +90,17 @@ def load_predictor(
     Args:
         task: what is predicted; None as the model says: a head by its names; the embedded model segments.
         files: ``folder`` as `gramloop.models.tiny` reads it; or ``head``, with ``backbone`` unless the head's file
-            holds it too; or ``hf``, a folder of transformers; or ``graph``, an ONNX or OpenVINO file; or ``make``,
-            ``FILE.py:NAME`` or ``package.module:NAME``; or ``object``, as `gramloop.tasks.identity.hold_model` names one
-            in memory.
+            holds it too; or ``hf``, ``graph`` or ``make``; or ``object``, as `gramloop.tasks.identity.hold_model` returns it.
         sizes: how images are resized and cut, where it differs from the default.
         device: where it runs. On "meta" no weight is read: the predictor describes itself, but cannot predict.
         dtype: of the backbone's weights; bfloat16 halves their memory and rounds.
     """
     check_precision(dtype)
-    kind, given, precision = kind_of(files), dict[str, Any](sizes or {}), _DTYPES[dtype]
+    kind, given = kind_of(files), dict[str, Any](sizes or {})
+    common: Any = {"device": device, "dtype": getattr(torch, dtype)}
     if kind == "tiny":
-        return _load_embedded(files["folder"], task, given, device, precision)
+        return _load_embedded(files["folder"], task, given, **common)
     if kind == "files":
-        common: dict[str, Any] = {"dtype": precision, "device": device}
         predictor: AnyPredictor = load_head(files.get("backbone"), files["head"], task, **common, **given)
         return predictor
     name = next(iter(files.values()))
@@ -111,34 +111,25 @@ def load_predictor(
         )
     if given:
         raise GramLoopError(f"{name} resizes images itself; leave out {', '.join(given)}")
-    # these import what they need, which may not be installed, for themselves alone
     if kind == "hf":
-        from gramloop.tasks.transformers_models import load_transformers_model
-
         return load_transformers_model(files["hf"], task, device, trust_remote_code=TRUSTED in files)
     if kind == "graph":
-        from gramloop.tasks.graphs import load_graph
-
         return load_graph(files, task, device)
     if kind == "object":
-        from gramloop.tasks.identity import held_model
-
         return held_model(str(files["object"]))
-    from gramloop.tasks.custom import load_user_model
-
     return load_user_model(str(files["make"]), task, device)
 
 
 def kind_of(files: Files) -> str:
     """The kind of model that files make up, as a plan names it."""
-    kinds = {"hf": "hf", "graph": "graph", "make": "make", "object": "object", "folder": "tiny"}
-    return next((kind for name, kind in kinds.items() if name in files), "files")
+    own = next((name for name in ("hf", "graph", "make", "object") if name in files), "files")
+    return "tiny" if "folder" in files else own
 
 
 def check_precision(dtype: str) -> None:
     """Refuse a precision that weights cannot have."""
-    if dtype not in _DTYPES:
-        raise GramLoopError(f"weights are {' or '.join(_DTYPES)}, not {dtype!r}")
+    if dtype not in get_args(WeightPrecision):
+        raise GramLoopError(f"weights are {' or '.join(get_args(WeightPrecision))}, not {dtype!r}")
 
 
 def _load_embedded(
@@ -182,11 +173,10 @@ def load_head(
         task: what is predicted, where the head has several tasks; by default what it was trained for.
         dtype: of the backbone's weights.
         device: where it runs.
-        sizes: how images are resized and cut: settings of `SegmentConfig`, `DetectConfig`, `DptDepthConfig`
-            or `QueryConfig`.
+        sizes: settings of `SegmentConfig`, `DetectConfig`, `DptDepthConfig` or `QueryConfig`.
     """
     kind, task = head_kind(head), head_task(head, task)
-    common: dict[str, Any] = {"dtype": dtype, "device": device}
+    common: Any = {"dtype": dtype, "device": device}
     if backbone is None and kind in ("pmt", "depther", "linear"):
         raise GramLoopError(f"{head} is a head alone; its backbone must be given too")
     normalisation = normalisation_of(backbone) if isinstance(backbone, str | Path) else WEB
@@ -219,8 +209,7 @@ def _load_pmt(backbone: Any, head: str | Path, task: Task, sizes: Sizes, common:
     if task in ("panoptic", "instance"):
         return QuerySegmenter(model, task, config_of(QueryConfig, {**usual, **sizes}))
     shown = config_of(SegmentConfig, {"mode": "even", "short_side": side or 512, **sizes})
-    known = {len(COCO_PANOPTIC): COCO_PANOPTIC, len(COCO): COCO}.get(model.classes, {})
-    return Segmenter(model, shown, names=dict(enumerate(known.values())) or None)
+    return Segmenter(model, shown, names=dict(enumerate(coco_classes(model.classes).values())))
 
 
 def head_task(head: str | Path, asked: Task | None = None) -> Task:
@@ -231,8 +220,7 @@ def head_task(head: str | Path, asked: Task | None = None) -> Task:
         raise GramLoopError(f"{head} is {HEAD_NAMES[kind]}, for the task {able}, not for {asked}")
     if asked is not None or kind != "pmt":
         return asked or _TASKS[kind][0]
-    trained: dict[int, Task] = {len(COCO_PANOPTIC): "panoptic", len(COCO): "instance"}
-    return trained.get(head_classes(head), "semantic")
+    return {len(COCO_PANOPTIC): "panoptic", len(COCO): "instance"}.get(head_classes(head), "semantic")
 
 
 def config_of(kind: Callable[..., Config], sizes: Sizes) -> Config:
@@ -244,14 +232,7 @@ def config_of(kind: Callable[..., Config], sizes: Sizes) -> Config:
 
 
 def name_conclusions(files: Files) -> dict[str, str]:
-    """What the names of a model's files decide, and whether its own code runs: their content does not tell.
-
-    Args:
-        files: the model, as `gramloop.tasks.load_predictor` takes it.
-
-    Returns:
-        Each decision that differs from the usual one, by what it is about.
-    """
+    """What the names of a model's files decide, where it differs from the usual, and whether its own code runs."""
     found = {}
     if "backbone" in files and normalisation_of(files["backbone"]) != WEB:
         found["normalisation"] = "of satellite images (sat493m)"
@@ -268,12 +249,7 @@ def name_conclusions(files: Files) -> dict[str, str]:
 
 
 def model_files(spec: str, trust_remote_code: bool = False) -> dict[str, str]:
-    """The files of a model by what they are, as a plan keeps them; all paths are absolute.
-
-    Args:
-        spec: as `open_model` takes it.
-        trust_remote_code: let a transformers folder run Python code of its own.
-    """
+    """The files of a model, given as to `open_model`, by what they are; all paths are absolute."""
     if trust_remote_code and not spec.startswith("hf:"):
         raise GramLoopError(f"code of its own is trusted in a transformers folder, hf:FOLDER, not in {spec}")
     if spec == "tiny":
@@ -281,26 +257,21 @@ def model_files(spec: str, trust_remote_code: bool = False) -> dict[str, str]:
     if spec.startswith("hf:"):
         folder = _transformers_folder(spec.removeprefix("hf:"), trust_remote_code)
         return {"hf": str(folder), **({TRUSTED: "yes"} if trust_remote_code else {})}
-    if Path(spec).suffix.lower() in RUNTIMES:
-        found = graph_files(Path(spec).expanduser().resolve())
-        return {name: str(path) for name, path in found.items()}
-    place, colon, name = spec.rpartition(":")
-    if not colon:
-        return {"folder": str(_tiny_folder(spec))}
-    return {"make": f"{Path(place).expanduser().resolve()}:{name}" if place.endswith(".py") else spec}
-
-
-def _tiny_folder(spec: str) -> Path:
     path = Path(spec).expanduser()
+    if path.suffix.lower() in RUNTIMES:
+        return {name: str(each) for name, each in graph_files(path.resolve()).items()}
+    place, colon, name = spec.rpartition(":")
+    if colon:
+        return {"make": f"{Path(place).expanduser().resolve()}:{name}" if place.endswith(".py") else spec}
     if (path / "config.json").is_file():
         raise GramLoopError(f"{spec} is a transformers folder; write --model hf:{spec}")
     if path.suffix == ".py" and path.is_file():
         raise GramLoopError(f"{spec} is a Python file; name its function too, as in --model {spec}:make")
     if not path.exists() and "/" not in spec:
-        forms = "folders, hf:FOLDER, FILE.onnx, FILE.py:make and package.module:make"
         wrong = f"there is no model {spec!r}{did_you_mean(spec, ['tiny'])}"
-        raise GramLoopError(then(wrong, f"there are tiny, {forms}"))
-    return path.resolve()
+        forms = "there are tiny, folders, hf:FOLDER, FILE.onnx, FILE.py:make and package.module:make"
+        raise GramLoopError(then(wrong, forms))
+    return {"folder": str(path.resolve())}
 
 
 def _transformers_folder(name: str, with_code: bool) -> Path:
@@ -311,7 +282,7 @@ def _transformers_folder(name: str, with_code: bool) -> Path:
         raise GramLoopError(
             f"{name} is no folder, and no name of the hub either, such as facebook/mask2former"
         )
-    wanted = [*_FETCHED, "*.py"] if with_code else list(_FETCHED)
+    wanted = [*_FETCHED, *(["*.py"] if with_code else [])]
     try:
         from huggingface_hub import snapshot_download
 
@@ -319,6 +290,7 @@ def _transformers_folder(name: str, with_code: bool) -> Path:
         if not any(fetched.glob("*.safetensors")):
             fetched = Path(snapshot_download(name, allow_patterns=[*wanted, "*.bin"]))
     except (OSError, ValueError, RuntimeError) as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise GramLoopError(f"{name} is no folder here, and the hub does not give it: {first}") from error
+        raise GramLoopError(
+            f"{name} is no folder here, and the hub does not give it: {first_line(error)}"
+        ) from error
     return fetched.resolve()

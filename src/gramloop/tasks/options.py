@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -19,14 +20,12 @@ MODEL_HELP = (
 )
 DEVICE_HELP = "cpu, cuda, cuda:1, mps or auto: the GPU where there is one, else the CPU (auto)"
 TASK_HELP = "semantic, detection, depth, panoptic or instance, where the model has several (semantic)"
-_SIZES = ("short_side", "crop", "stride", "whole", "side", "flip")
-_OWNERS = {
-    "crop": ("semantic",),
-    "stride": ("semantic",),
-    "whole": ("semantic",),
+_SIZES: Mapping[str, tuple[str, ...]] = {
+    "short_side": (),
+    **dict.fromkeys(("crop", "stride", "whole"), ("semantic",)),
     "side": ("panoptic", "instance"),
     "flip": ("depth",),
-}  # sizes that some tasks alone have
+}  # with the tasks that alone have them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +96,7 @@ class ModelOptions:
         given = {name: getattr(self, name) for name in _SIZES}
         sizes = {name: value for name, value in given.items() if value is not None and value is not False}
         for name in sizes:
-            owners = _OWNERS.get(name)
+            owners = _SIZES[name]
             if owners and self.task is not None and self.task not in owners:
                 raise GramLoopError(f"--{name} belongs to --task {' or '.join(owners)}")
         if "crop" in sizes or "stride" in sizes:
@@ -111,10 +110,5 @@ class ModelOptions:
         from gramloop.tasks.loading import load_predictor
         from gramloop.util.device import choose_device
 
-        return load_predictor(
-            self.chosen_task(),
-            self.files(),
-            self.sizes(),
-            choose_device(self.device),
-            dtype=self.dtype,
-        )
+        device = choose_device(self.device)
+        return load_predictor(self.chosen_task(), self.files(), self.sizes(), device, self.dtype)

@@ -47,9 +47,8 @@ class ReplayMaps:
     Every window of a detector is gated on its own, so values of different windows share a scale but not a median.
     """
 
-    maps: NDArray[
-        np.float32
-    ]  # (2K or 2K + 1, h, w): drift of K proposals, K gates, drift of what was accepted
+    # (2K or 2K + 1, h, w): drift of K proposals, K gates, drift of what was accepted
+    maps: NDArray[np.float32]
     cell: int = 1  # entries along the side of a patch
 
     @property
@@ -147,9 +146,8 @@ class Changes:
     """What one prediction changes of another, to be marked in their panels."""
 
     text: str  # in a few words
-    outlines: Sequence[
-        tuple[NDArray[np.bool_], str]
-    ] = ()  # regions (H, W) of the second panel, and their colours
+    # regions (H, W) of the second panel, and their colours
+    outlines: Sequence[tuple[NDArray[np.bool_], str]] = ()
     boxes: Sequence[tuple[NDArray[np.float32], str]] = ()  # left, top, right, bottom, and their colours
     legend: Legend = ()
 
@@ -158,7 +156,7 @@ def class_style(
     labels: Sequence[NDArray[Any]], classes: Classes, threshold: float, known: Colours
 ) -> DrawStyle:
     """The largest classes of some label maps, each with a colour; a class keeps one that is known, if it can."""
-    flat = np.concatenate([each.ravel() for each in labels])
+    flat = np.concatenate([np.zeros(0, np.int64), *(each.ravel() for each in labels)])
     numbers, counts = np.unique(flat[flat != NO_CLASS], return_counts=True)
     largest = numbers[np.argsort(-counts, kind="stable")][: len(CLASS_COLOURS)].tolist()
     own: dict[int, str] = {}
@@ -169,9 +167,8 @@ def class_style(
         if label not in own:
             free = [colour for colour in CLASS_COLOURS if colour not in own.values()]
             own[label] = next((colour for colour in free if colour not in known.values()), free[0])
-    return DrawStyle(
-        classes, threshold, {label: own[label] for label in largest}, others=len(numbers) > len(largest)
-    )
+    colours = {label: own[label] for label in largest}
+    return DrawStyle(classes, threshold, colours, others=len(numbers) > len(largest))
 
 
 def draw_predictions(
@@ -181,14 +178,9 @@ def draw_predictions(
     threshold: float = 0.5,
     style: DrawStyle | None = None,
 ) -> Figure:
-    """An image, predictions of it by name, and the last one's drift and gate where they are known.
+    """An image, predictions of one task by name, and the last one's drift and gate where they are known.
 
-    Args:
-        image: what was predicted.
-        predictions: of one task.
-        classes: names by number.
-        threshold: the least score of a box or mask that is drawn.
-        style: colours that other pictures share; by default those of these predictions.
+    Boxes and masks below ``threshold`` are not drawn; ``style`` holds colours that other pictures share.
     """
     from gramloop.tasks.base import task_of
 

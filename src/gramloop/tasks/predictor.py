@@ -128,7 +128,6 @@ class BasePredictor(Generic[PredictionT]):
     """``predict`` and ``predict_batch`` of every predictor here: subclasses define ``_batch_versions``."""
 
     batches = True  # whether several images at once are faster
-    pads = False  # whether these may be of several sizes
 
     @overload
     def predict(
@@ -158,10 +157,7 @@ class BasePredictor(Generic[PredictionT]):
             trace: return drift and gate, whatever the gate; by default they come where the replay measures
                 them anyway.
         """
-        pixels = read_image(image)
-        self._check_pair(replay, paired)
-        versions = self._batch_versions([pixels], replay, paired, trace)[0]
-        return Pair(*versions) if paired else versions[-1]
+        return self.predict_batch([image], replay, paired, trace=trace)[0]
 
     @torch.no_grad()
     def predict_batch(
@@ -172,14 +168,11 @@ class BasePredictor(Generic[PredictionT]):
         *,
         trace: Tracing = None,
     ) -> list[PredictionT] | list[Pair[PredictionT]]:
-        """Predict several images at once; as ``predict`` does, but for the order in which sums are made.
-
-        They have one size, except for predictors that pad.
-        """
+        """Predict several images of one size at once; as ``predict`` does, but for the order in which sums are made."""
         self._check_pair(replay, paired)
         pixels = [read_image(image) for image in images]
         sizes = {(each.shape[0], each.shape[1]) for each in pixels}
-        if len(sizes) > 1 and not self.pads:
+        if len(sizes) > 1:
             listed = " and ".join(f"{width} x {height}" for height, width in sorted(sizes)[:2])
             raise GramLoopError(f"images of a batch have one size, not {listed}")
         found = self._batch_versions(pixels, replay, paired, trace) if pixels else []
@@ -279,13 +272,7 @@ class ViTPredictor(BasePredictor[PredictionT]):
     def read(
         self, taps: Sequence[Tap], input_size: tuple[int, int], size: tuple[int, int]
     ) -> list[PredictionT]:
-        """The predictions of a batch.
-
-        Args:
-            taps: of the prepared images.
-            input_size: height and width of these.
-            size: height and width of the original images.
-        """
+        """The predictions of a batch from the taps of the prepared images; sizes are height and width."""
         raise NotImplementedError
 
     def maps(
@@ -302,17 +289,14 @@ class ViTPredictor(BasePredictor[PredictionT]):
         batch = torch.cat([self.prepare(each) for each in pixels]).to(self.backbone.device)
         input_size, views = (batch.shape[-2], batch.shape[-1]), len(batch)
         taps, depth = self.backbone(batch, self.taps), self.backbone.shape.depth
-        versions: list[tuple[Sequence[Tap], int, Loop | None]] = [
-            (taps, depth if loop is None else loop.blocks_executed, loop)
-        ]
-        if loop is not None and paired:
-            versions.insert(0, (self._baseline(loop, taps), depth, None))
         found = []
-        for each, blocks, measured in versions:
-            maps = self.maps(measured, views, input_size, size)[:: views // len(pixels)]
-            pairs = zip(self.read(each, input_size, size), maps, strict=True)
-            found.append([replace(one, blocks=blocks, trace=trace) for one, trace in pairs])
-        return found
+        if loop is not None and paired:
+            baseline = self.read(self._baseline(loop, taps), input_size, size)
+            found.append([replace(one, blocks=depth) for one in baseline])
+        blocks = depth if loop is None else loop.blocks_executed
+        maps = self.maps(loop, views, input_size, size)[:: views // len(pixels)]
+        pairs = zip(self.read(taps, input_size, size), maps, strict=True)
+        return [*found, [replace(one, blocks=blocks, trace=trace) for one, trace in pairs]]
 
     def _kept(self, replay: ReplayConfig, paired: bool) -> tuple[int, ...]:
         """Taps whose baseline output has to be kept; a replay does not reach those before the window's end."""
@@ -331,8 +315,7 @@ class ViTPredictor(BasePredictor[PredictionT]):
 def class_numbers(classes: Classes, categories: Mapping[int, str]) -> dict[int, int]:
     """The numbers that a data set has for a model's classes of the same names; nothing where they are the same.
 
-    Where no name is known to both, numbers are taken as they are. Where some are, and their numbers differ, the first
-    name that the model lacks is named.
+    Where no name is known to both, numbers are taken as they are.
     """
     known = {
         _plain(name): number for number, name in classes.items() if name and not _PLACEHOLDER.fullmatch(name)
@@ -362,14 +345,7 @@ def stacked_maps(trace: Trace) -> Tensor:
 def replay_maps(
     loop: Loop | None, images: int = 1, size: Sequence[int] = (), cell: int = 1
 ) -> list[ReplayMaps | None]:
-    """What a replay measured in every image of a batch: an entry per patch, or in the size of the input.
-
-    Args:
-        loop: the replay; nothing was measured without one.
-        images: how many there are.
-        size: height and width of the maps.
-        cell: entries along the side of a patch, then.
-    """
+    """What a replay measured in every image of a batch: an entry per patch, or maps of ``size`` with ``cell`` entries each."""
     if loop is None or loop.trace is None or not loop.trace.drift:
         return [None] * images
     maps = stacked_maps(loop.trace)

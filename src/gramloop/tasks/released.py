@@ -28,12 +28,12 @@ from gramloop.data.records import TaskName as Task
 from gramloop.data.truth import RunLengths, encode_mask
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Backbone, Tap
-from gramloop.models.detector import WindowedDetector, WindowLayout, join_taps, pad_batch
+from gramloop.models.detector import WindowedDetector, WindowLayout, all_valid, join_taps
 from gramloop.models.plain_detr import best_detections
 from gramloop.models.pmt import PMT
 from gramloop.models.tiny import DenseDetectHead
 from gramloop.replay.attach import Loop
-from gramloop.tasks.class_names import COCO, COCO_NUMBERS, COCO_PANOPTIC, Classes
+from gramloop.tasks.class_names import COCO, COCO_NUMBERS, COCO_PANOPTIC, Classes, coco_classes
 from gramloop.tasks.detection import Detection
 from gramloop.tasks.images import RGB, WEB, Normalisation, resize, to_tensor
 from gramloop.tasks.prediction import ReplayMaps
@@ -57,21 +57,12 @@ class DetectConfig:
 
 
 class Detector(ViTPredictor[Detection]):
-    """A detector ready for images.
-
-    Images of a batch are padded to a common size. Padding takes no part in a replay's drift, median or mean. It does
-    enter the windows and the head's first norm, as in the reference, so detections differ slightly from those of single
-    images.
-    """
+    """A detector ready for images."""
 
     task = "detection"
-    pads = True
 
     def __init__(
-        self,
-        model: WindowedDetector,
-        config: DetectConfig | None = None,
-        normalisation: Normalisation = WEB,
+        self, model: WindowedDetector, config: DetectConfig | None = None, normalisation: Normalisation = WEB
     ) -> None:
         numbers = model.head.config.classes
         names = COCO if numbers == COCO_NUMBERS else {}
@@ -80,36 +71,26 @@ class Detector(ViTPredictor[Detection]):
         self.model, self.config = model, config or DetectConfig()
 
     def _forward(self, pixels: Sequence[RGB], loop: Loop | None, paired: bool) -> list[list[Detection]]:
-        patch, depth = self.backbone.shape.patch, self.backbone.shape.depth
-        tensors = [self.prepare(each)[0] for each in pixels]
-        batch, valid = (each.to(self.backbone.device) for each in pad_batch(tensors, patch))
+        depth, size = self.backbone.shape.depth, (pixels[0].shape[0], pixels[0].shape[1])
+        batch = torch.cat([self.prepare(each) for each in pixels]).to(self.backbone.device)
+        valid = all_valid(batch, self.backbone.shape.patch)
         views: list[Tensor] = []  # maps (B, K, h, w), overview first
         see = partial(self._see, loop, paired, views)
         *baseline, last = self.model.detect_each(self.model.features(batch, valid, see), valid)
-        sizes = [
-            ((each.shape[-2], each.shape[-1]), image.shape[:2])
-            for each, image in zip(tensors, pixels, strict=True)
-        ]
-        maps: list[ReplayMaps | None] = [None] * len(sizes)
+        maps: list[ReplayMaps | None] = [None] * len(pixels)
         if views:
-            layout = self.model.layout(batch)
-            joined = layout.join(views[1:]).numpy()
-            maps = [
-                ReplayMaps(each).cropped(height // patch, width // patch)
-                for each, ((height, width), _) in zip(joined, sizes, strict=True)
-            ]
-        blocks, none = depth if loop is None else loop.blocks_executed, [None] * len(sizes)
+            maps = [ReplayMaps(each) for each in self.model.layout(batch).join(views[1:]).numpy()]
+        shown, blocks = (batch.shape[-2], batch.shape[-1]), depth if loop is None else loop.blocks_executed
+        replayed = zip(self._finish(last, shown, size), maps, strict=True)
         return [
-            *(self._finish(each, sizes, none, depth) for each in baseline),
-            self._finish(last, sizes, maps, blocks),
+            *([replace(one, blocks=depth) for one in self._finish(each, shown, size)] for each in baseline),
+            [replace(one, blocks=blocks, trace=trace) for one, trace in replayed],
         ]
 
     def _see(
         self, loop: Loop | None, paired: bool, views: list[Tensor], images: Tensor, valid: Tensor
     ) -> list[Tensor]:
         """What the head reads of one window, per version; its maps are added to ``views``."""
-        if loop is not None and not bool(valid.all()):
-            loop.set_valid(valid)
         taps = self.backbone.features(images, self.taps)
         if loop is None:
             return [join_taps(taps)]
@@ -127,17 +108,12 @@ class Detector(ViTPredictor[Detection]):
         return layout.rows[0][1], layout.columns[0][1]  # the overview has the size of the first window
 
     def _finish(
-        self,
-        found: tuple[Tensor, Tensor],
-        sizes: Sequence[tuple[tuple[int, int], tuple[int, ...]]],
-        maps: Sequence[ReplayMaps | None],
-        blocks: int,
+        self, found: tuple[Tensor, Tensor], shown: tuple[int, int], size: tuple[int, int]
     ) -> list[Detection]:
         results = []
-        for logits, boxes, (size, (height, width)), trace in zip(*found, sizes, maps, strict=True):
-            best = best_detections(logits, boxes, size, (height, width), self.config.keep)
-            corners, scores, labels = (each.cpu().numpy() for each in best)
-            results.append(Detection(corners, scores, labels, blocks=blocks, trace=trace))
+        for logits, boxes in zip(*found, strict=True):
+            best = best_detections(logits, boxes, shown, size, self.config.keep)
+            results.append(Detection(*(each.cpu().numpy() for each in best)))
         return results
 
 
@@ -147,8 +123,11 @@ def input_size(
     """The size in which the detector sees an image: the rule at the top of this module."""
     config = config or DetectConfig()
     scale = min(config.short_side / min(height, width), config.longest_side / max(height, width))
-    rows, columns = (max(1, int(side * scale / patch + 0.5)) for side in (height, width))
-    return rows * patch, columns * patch
+    return _patches(height * scale, patch), _patches(width * scale, patch)
+
+
+def _patches(side: float, patch: int) -> int:
+    return max(1, int(side / patch + 0.5)) * patch
 
 
 class DenseDetector(ViTPredictor[Detection]):
@@ -158,20 +137,14 @@ class DenseDetector(ViTPredictor[Detection]):
     size_setting = ""  # it takes any size
 
     def __init__(
-        self,
-        backbone: Backbone,
-        head: DenseDetectHead,
-        tap: int,
-        classes: Classes | None = None,
-        normalisation: Normalisation = WEB,
+        self, backbone: Backbone, head: DenseDetectHead, tap: int, classes: Classes | None = None
     ) -> None:
         backbone.check_taps([tap])
-        classes = classes or dict.fromkeys(range(1, head.config.classes + 1))
-        if len(classes) != head.config.classes:
-            raise GramLoopError(
-                f"{len(classes)} categories were given for a head of {head.config.classes} classes"
-            )
-        super().__init__(backbone, [tap], classes, normalisation)
+        count = head.config.classes
+        classes = classes or dict.fromkeys(range(1, count + 1))
+        if len(classes) != count:
+            raise GramLoopError(f"{len(classes)} categories were given for a head of {count} classes")
+        super().__init__(backbone, [tap], classes)
         self.head = head
 
     def prepare(self, pixels: RGB) -> Tensor:
@@ -180,8 +153,7 @@ class DenseDetector(ViTPredictor[Detection]):
 
     def _largest_view(self, height: int, width: int) -> tuple[int, int]:
         patch = self.backbone.shape.patch
-        rows, columns = (max(1, int(side / patch + 0.5)) for side in (height, width))
-        return rows * patch, columns * patch
+        return _patches(height, patch), _patches(width, patch)
 
     def read(
         self, taps: Sequence[Tap], input_size: tuple[int, int], size: tuple[int, int]
@@ -200,8 +172,7 @@ class DenseDetector(ViTPredictor[Detection]):
     def maps(
         self, loop: Loop | None, views: int, input_size: tuple[int, int], size: tuple[int, int]
     ) -> list[ReplayMaps | None]:
-        """What the replay measured in each image, with an entry per patch."""
-        return replay_maps(loop, views)
+        return replay_maps(loop, views)  # with an entry per patch
 
 
 @dataclass(frozen=True)
@@ -236,7 +207,6 @@ class QuerySegmenter(ViTPredictor[Panoptic | InstanceMasks]):
         config: QueryConfig | None = None,
         classes: Classes | None = None,
         things: Collection[int] | None = None,
-        normalisation: Normalisation = WEB,
     ) -> None:
         """
         Args:
@@ -245,11 +215,9 @@ class QuerySegmenter(ViTPredictor[Panoptic | InstanceMasks]):
             config: how images are given to the model.
             classes: numbers and names in the order of the head; COCO's, or from 1 on where it has other counts.
             things: the numbers of ``classes`` that are things, for panoptic segments; known for COCO's classes.
-            normalisation: of images.
         """
-        known = {len(COCO_PANOPTIC): COCO_PANOPTIC, len(COCO): COCO}
-        classes = classes or known.get(model.classes) or dict.fromkeys(range(1, model.classes + 1))
-        super().__init__(model.backbone, model.taps, classes, normalisation)
+        classes = classes or coco_classes(model.classes) or dict.fromkeys(range(1, model.classes + 1))
+        super().__init__(model.backbone, model.taps, classes)
         self.model, self.task, self.config = model, task, config or QueryConfig()
         if len(classes) != model.classes:
             raise GramLoopError(f"{len(classes)} classes were given for a head of {model.classes}")
@@ -259,7 +227,7 @@ class QuerySegmenter(ViTPredictor[Panoptic | InstanceMasks]):
             )
         if task == "instance" and classes == COCO_PANOPTIC:
             raise GramLoopError(
-                "this head has things and stuff (133 classes of COCO); it is one for the task panoptic"
+                "this head has things and stuff (133 classes); it is one for the task panoptic"
             )
         if task == "panoptic" and things is None and classes not in (COCO, COCO_PANOPTIC):
             raise GramLoopError(
@@ -290,10 +258,8 @@ class QuerySegmenter(ViTPredictor[Panoptic | InstanceMasks]):
         if loop is not None and min(high, wide) < self.config.side:
             patch = self.backbone.shape.patch
             rows = self.config.side // patch
-            valid = torch.zeros(
-                len(pixels), rows, rows, dtype=torch.bool
-            )  # patches that show some of the image
-            valid[:, : -(-high // patch), : -(-wide // patch)] = True
+            valid = torch.zeros(len(pixels), rows, rows, dtype=torch.bool)
+            valid[:, : -(-high // patch), : -(-wide // patch)] = True  # patches that show some of the image
             loop.set_valid(valid.to(self.backbone.device))
         return super()._forward(pixels, loop, paired)
 
@@ -314,7 +280,6 @@ class QuerySegmenter(ViTPredictor[Panoptic | InstanceMasks]):
     def maps(
         self, loop: Loop | None, views: int, input_size: tuple[int, int], size: tuple[int, int]
     ) -> list[ReplayMaps | None]:
-        """What the replay measured in each image, without its padding."""
         found = super().maps(loop, views, input_size, size)
         return [None if each is None else each.cropped(*self.input_size(*size)) for each in found]
 
@@ -350,14 +315,8 @@ def merged_segments(
 ) -> Panoptic:
     """Every pixel to the query that claims it most, among those surer than the threshold.
 
-    A query is dropped if it wins less than the share ``config.overlap`` of what its mask covers.
-
-    Args:
-        logits: (queries, classes + 1), the last of no object.
-        masks: of the same queries.
-        numbers: of the classes.
-        things: those of them that are countable objects.
-        config: has the threshold and the share.
+    A query is dropped if it wins less than the share ``config.overlap`` of what its mask covers. ``logits`` are
+    (queries, classes + 1), the last of no object; ``numbers`` those of the classes, of which ``things`` are countable.
     """
     scores, classes = logits.float().softmax(-1).max(-1)
     sure = ((classes < len(numbers)) & (scores > config.threshold)).nonzero()[:, 0]
@@ -421,13 +380,9 @@ def best_masks(logits: Tensor, masks: Masks, keep: int) -> InstanceMasks:
     chosen = [shapes[query] for query in queries.tolist()]
     scores = likely.cpu().numpy() * np.array([mean for _, _, mean in chosen], dtype=np.float32)
     order = np.argsort(-scores, kind="stable")
-    return InstanceMasks(
-        tuple(chosen[index][0] for index in order),
-        scores[order].astype(np.float32),
-        classes.cpu().numpy()[order],
-        np.array([chosen[index][1] for index in order], dtype=np.float32).reshape(-1, 4),
-        masks.size,
-    )
+    runs, boxes = tuple(chosen[index][0] for index in order), [chosen[index][1] for index in order]
+    corners, labels = np.array(boxes, dtype=np.float32).reshape(-1, 4), classes.cpu().numpy()[order]
+    return InstanceMasks(runs, scores[order].astype(np.float32), labels, corners, masks.size)
 
 
 def _resized(logits: Tensor, size: tuple[int, int]) -> Tensor:  # (n, h, w) → (n, H, W)

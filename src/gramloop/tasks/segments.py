@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from gramloop.data.records import Record, Shift
+from gramloop.data.records import Record
 from gramloop.data.truth import (
     VOID,
     ObjectMasks,
@@ -38,9 +38,10 @@ from gramloop.metrics.segmentation import (
     panoptic_statistics,
     pq_score,
 )
+from gramloop.shifts.geometry import visible_box
 from gramloop.tasks.base import Categories, ClassScores, Row, Rows, Task, Truth
 from gramloop.tasks.class_names import Classes
-from gramloop.tasks.detection import MatchedTask, image_identity, json_lines
+from gramloop.tasks.detection import MatchedTask, image_identity, result_lines
 from gramloop.tasks.images import RGB
 from gramloop.tasks.prediction import NO_CLASS, Changes, DrawStyle, Prediction, PredictionT
 from gramloop.tasks.semantic import labels_png, read_picture, renumbered
@@ -64,7 +65,9 @@ class SegmentTask(Task[PredictionT, Truth]):
 
     def segments(self, prediction: PredictionT, threshold: float) -> SegmentMap:
         """The segments, or the masks that score at least the threshold, the best on top."""
-        raise NotImplementedError
+        found: Any = self.as_truth(prediction, threshold)
+        shown: SegmentMap = found.as_map() if isinstance(found, ObjectMasks) else found
+        return shown
 
     def class_map(self, prediction: PredictionT, threshold: float) -> NDArray[Any]:
         return _class_map(self.segments(prediction, threshold))
@@ -88,20 +91,14 @@ class SegmentTask(Task[PredictionT, Truth]):
         if truth is None:
             return super().changes(before, after, None, style)
         true = self.segments(truth, 0.0)
-        first, second = (
-            found_segments(self.segments(each, style.threshold), true) for each in (before, after)
-        )
-        gained, lost = second & ~first, first & ~second
-        outlines = [
-            (true.ids == number, colour)
-            for flags, colour in ((lost, LOST), (gained, GAINED))
-            for number in true.numbers[flags]
-        ]
-        real = int((~true.crowd).sum())
+        sure = (self.segments(each, style.threshold) for each in (before, after))
+        first, second = (found_segments(each, true) for each in sure)
+        gained, lost = true.numbers[second & ~first], true.numbers[first & ~second]
+        marked = [*((number, LOST) for number in lost), *((number, GAINED) for number in gained)]
         return Changes(
-            f"of {real} segments {int(first.sum())} are found before and {int(second.sum())} after",
-            outlines,
-            legend=((GAINED, f"gained {int(gained.sum())}"), (LOST, f"lost {int(lost.sum())}")),
+            f"of {(~true.crowd).sum()} segments {first.sum()} are found before and {second.sum()} after",
+            [(true.ids == number, colour) for number, colour in marked],
+            legend=((GAINED, f"gained {len(gained)}"), (LOST, f"lost {len(lost)}")),
         )
 
 
@@ -167,15 +164,10 @@ class PanopticTask(SegmentTask[Panoptic, SegmentMap]):
     def as_truth(self, prediction: Panoptic, threshold: float) -> SegmentMap:
         return segment_map(prediction)
 
-    def move_truth(self, truth: SegmentMap, record: Record, shift: Shift) -> SegmentMap:
-        return truth.moved(shift.affine(record))
-
     def statistics(self, prediction: Panoptic, truth: SegmentMap, categories: Categories) -> Row:
         rows = panoptic_statistics(segment_map(prediction), truth, categories.ids)
-        return {
-            name: row if name == STATISTICS[0] else row.astype(np.int32)
-            for name, row in zip(STATISTICS, rows, strict=True)
-        }
+        types = [kind.removesuffix("[]") for kind in self.columns.values()]
+        return {name: row.astype(kind) for name, row, kind in zip(STATISTICS, rows, types, strict=True)}
 
     def score(self, rows: Rows, categories: Categories) -> dict[str, float]:
         total = self._statistics(rows).sum(axis=0)  # (4, categories)
@@ -196,10 +188,8 @@ class PanopticTask(SegmentTask[Panoptic, SegmentMap]):
 
     def encode(self, prediction: Panoptic) -> Row:
         found = segment_map(prediction)
-        return {
-            "picture": labels_png(found.places()),
-            "picture_categories": found.categories.astype(np.int32),
-        }
+        categories = found.categories.astype(np.int32)
+        return {"picture": labels_png(found.places()), "picture_categories": categories}
 
     def decode(self, row: Row, column: str = "picture") -> Panoptic | None:
         if row.get(column) is None:
@@ -215,9 +205,6 @@ class PanopticTask(SegmentTask[Panoptic, SegmentMap]):
         kept = np.where(np.isin(truth.ids, numbers), truth.ids, VOID).astype(np.int32)
         pairs = zip(numbers.tolist(), categories.tolist(), strict=True)
         return Panoptic(kept, tuple(Segment(*pair, is_thing=True, score=1.0) for pair in pairs))
-
-    def segments(self, prediction: Panoptic, threshold: float) -> SegmentMap:
-        return segment_map(prediction)
 
     def describe(self, prediction: Panoptic, style: DrawStyle) -> str:
         return f"{len(prediction.infos)} segment{'s' * (len(prediction.infos) != 1)}"
@@ -247,11 +234,8 @@ class PanopticTask(SegmentTask[Panoptic, SegmentMap]):
         return replace(prediction, segments=segments, infos=infos)
 
     def renumber(self, prediction: Panoptic, numbers: Mapping[int, int]) -> Panoptic:
-        infos = [
-            replace(info, category=numbers[info.category])
-            for info in prediction.infos
-            if info.category in numbers
-        ]
+        known = (info for info in prediction.infos if info.category in numbers)
+        infos = [replace(info, category=numbers[info.category]) for info in known]
         kept = np.isin(prediction.segments, [info.id for info in infos])
         segments = np.where(kept, prediction.segments, 0).astype(np.int32)
         return replace(prediction, segments=segments, infos=tuple(infos))
@@ -319,14 +303,6 @@ class InstanceTask(MatchedTask[InstanceMasks, ObjectMasks], SegmentTask[Instance
     name = "instance"
     title = "instance segmentation"
     class_metric = "Mask AP"
-    columns: ClassVar[Mapping[str, str]] = {
-        "scores": "float32[]",
-        "labels": "int32[]",
-        "found": "uint16[]",  # the four ranges of areas of one mask after the other
-        "counted": "uint16[]",
-        "truth_labels": "int32[]",
-        "to_find": "uint8[]",
-    }
     prediction = InstanceMasks
     truth_noun = "masks"
 
@@ -339,29 +315,17 @@ class InstanceTask(MatchedTask[InstanceMasks, ObjectMasks], SegmentTask[Instance
     def as_truth(self, prediction: InstanceMasks, threshold: float) -> ObjectMasks:
         return object_masks(prediction, threshold)
 
-    def move_truth(self, truth: ObjectMasks, record: Record, shift: Shift) -> ObjectMasks:
-        return truth.moved(shift.affine(record))
-
     def statistics(self, prediction: InstanceMasks, truth: ObjectMasks, categories: Categories) -> Row:
-        matches = match_masks(truth, prediction.masks, prediction.scores, prediction.labels, categories.ids)
-        return {
-            "scores": matches.scores.astype(np.float32),
-            "labels": matches.labels.astype(np.int32),
-            "found": matches.found.ravel(),
-            "counted": matches.counted.ravel(),
-            "truth_labels": matches.true_labels.astype(np.int32),
-            "to_find": matches.to_find,
-        }
+        masks, scores = prediction.masks, prediction.scores
+        return self.matched(match_masks(truth, masks, scores, prediction.labels, categories.ids))
 
     def score(self, rows: Rows, categories: Categories) -> dict[str, float]:
         return mask_average_precision(self.matches(rows, categories), categories.ids, rows.images)
 
     def encode(self, prediction: InstanceMasks) -> Row:
         found = object_masks(prediction, SHOWN)
-        masks = [
-            {"counts": mask["counts"], "category_id": int(label)}
-            for mask, label in zip(found.masks, found.categories, strict=True)
-        ]
+        pairs = zip(found.masks, found.categories.tolist(), strict=True)
+        masks = [{"counts": mask["counts"], "category_id": label} for mask, label in pairs]
         return {"picture": json.dumps({"size": list(found.size), "masks": masks}).encode()}
 
     def decode(self, row: Row, column: str = "picture") -> InstanceMasks | None:
@@ -370,40 +334,20 @@ class InstanceTask(MatchedTask[InstanceMasks, ObjectMasks], SegmentTask[Instance
         content = json.loads(row[column])
         height, width = content["size"]
         masks = [RunLengths(size=[height, width], counts=each["counts"]) for each in content["masks"]]
-        truth = ObjectMasks(
-            tuple(masks),
-            np.array([each["category_id"] for each in content["masks"]], dtype=np.int64),
-            np.array([mask_area(mask) for mask in masks], dtype=np.float64),
-            np.zeros(len(masks), dtype=np.bool_),
-            (height, width),
-        )
-        return self.as_prediction(truth)
+        labels = np.array([each["category_id"] for each in content["masks"]], dtype=np.int64)
+        return _drawn(masks, labels, (height, width))
 
     def as_prediction(self, truth: ObjectMasks) -> InstanceMasks:
         """Crowds are regions, not objects, and are not drawn."""
         single = np.flatnonzero(~truth.crowd)
-        boxes = np.array([box_around(truth.mask(index)) for index in single.tolist()], dtype=np.float32)
-        masks, scores = tuple(truth.masks[index] for index in single), np.ones(len(single), dtype=np.float32)
-        return InstanceMasks(masks, scores, truth.categories[single], boxes.reshape(-1, 4), truth.size)
-
-    def segments(self, prediction: InstanceMasks, threshold: float) -> SegmentMap:
-        return object_masks(prediction, threshold).as_map()
+        return _drawn([truth.masks[index] for index in single], truth.categories[single], truth.size)
 
     def describe(self, prediction: InstanceMasks, style: DrawStyle) -> str:
         count = int((prediction.scores >= style.threshold).sum())
         return f"{count} mask{'s' * (count != 1)} ≥ {style.threshold:g}"
 
     def files(self, prediction: InstanceMasks, image: Path, name: str, classes: Classes) -> dict[str, bytes]:
-        rows = [
-            {
-                "image_id": image_identity(image),
-                "category_id": int(label),
-                "segmentation": mask,
-                "score": round(float(score), 6),
-            }
-            for mask, score, label in zip(prediction.masks, prediction.scores, prediction.labels, strict=True)
-        ]
-        return {".json": json_lines(rows)}
+        return {".json": result_lines(image, prediction, "segmentation", prediction.masks)}
 
     def rescale(
         self, prediction: InstanceMasks, shown: tuple[int, int], size: tuple[int, int]
@@ -419,13 +363,15 @@ class InstanceTask(MatchedTask[InstanceMasks, ObjectMasks], SegmentTask[Instance
     def renumber(self, prediction: InstanceMasks, numbers: Mapping[int, int]) -> InstanceMasks:
         labels = renumbered(prediction.labels, numbers)
         kept = labels >= 0
-        return replace(
-            prediction,
-            masks=tuple(mask for mask, keep in zip(prediction.masks, kept, strict=True) if keep),
-            boxes=prediction.boxes[kept],
-            scores=prediction.scores[kept],
-            labels=labels[kept],
-        )
+        masks = tuple(mask for mask, keep in zip(prediction.masks, kept, strict=True) if keep)
+        boxes, scores = prediction.boxes[kept], prediction.scores[kept]
+        return replace(prediction, masks=masks, boxes=boxes, scores=scores, labels=labels[kept])
+
+
+def _drawn(masks: Sequence[RunLengths], labels: NDArray[np.int64], size: tuple[int, int]) -> InstanceMasks:
+    """Masks without scores as a prediction."""
+    boxes = np.array([box_around(decode_mask(mask)) for mask in masks], dtype=np.float32).reshape(-1, 4)
+    return InstanceMasks(tuple(masks), np.ones(len(masks), dtype=np.float32), labels, boxes, size)
 
 
 def object_masks(prediction: InstanceMasks, threshold: float = 0.0) -> ObjectMasks:
@@ -441,9 +387,7 @@ def object_masks(prediction: InstanceMasks, threshold: float = 0.0) -> ObjectMas
     )
 
 
-def box_around(mask: NDArray[np.bool_]) -> tuple[int, int, int, int]:  # (H, W)
+def box_around(mask: NDArray[Any]) -> tuple[int, int, int, int]:  # (H, W)
     """Left, top, right and bottom of a mask's pixels, the latter two one beyond the last; zeros if it has none."""
-    columns, rows = np.flatnonzero(mask.any(axis=0)), np.flatnonzero(mask.any(axis=1))
-    if not len(columns):
-        return 0, 0, 0, 0
-    return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
+    left, top, wide, high = visible_box(mask) or (0, 0, 0, 0)
+    return left, top, left + wide, top + high

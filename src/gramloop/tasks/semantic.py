@@ -31,13 +31,7 @@ from gramloop.shifts.geometry import warp_labels
 from gramloop.tasks.base import Categories, ClassScores, Row, Rows, Task
 from gramloop.tasks.class_names import ADE20K, Classes
 from gramloop.tasks.images import RGB, WEB, Normalisation, resize_short_side, short_side_size, to_tensor
-from gramloop.tasks.prediction import (
-    NO_CLASS,
-    Changes,
-    DrawStyle,
-    Prediction,
-    ReplayMaps,
-)
+from gramloop.tasks.prediction import NO_CLASS, Changes, DrawStyle, Prediction, ReplayMaps
 from gramloop.tasks.predictor import ViTPredictor, stacked_maps
 from gramloop.util.plotting import GAINED, LOST, paint_classes, photograph, shrunk
 
@@ -67,11 +61,7 @@ class SemanticTask(Task[Segmentation, PixelLabels]):
         "Green outlines: scored pixels in which {after} alone agrees with the {truth}; magenta: those in which {before} "
         "alone does. White pixels have no label."
     )
-    columns: ClassVar[Mapping[str, str]] = {
-        "intersection": "int64[]",
-        "prediction": "int64[]",
-        "label": "int64[]",
-    }
+    columns: ClassVar[Mapping[str, str]] = dict.fromkeys(("intersection", "prediction", "label"), "int64[]")
     prediction = Segmentation
     truth_bytes = 2
     closed_classes = True
@@ -186,9 +176,13 @@ def renumbered(labels: NDArray[Any], numbers: Mapping[int, int]) -> NDArray[np.i
 
 def labels_png(labels: NDArray[Any]) -> bytes:  # of (H, W)
     """A label map as a grey PNG whose values are the classes; 16 bits if there are more than 256."""
-    depth = np.uint8 if labels.max(initial=0) < 256 else np.uint16
+    return grey_png(labels.astype(np.uint8 if labels.max(initial=0) < 256 else np.uint16))
+
+
+def grey_png(values: NDArray[Any]) -> bytes:  # of (H, W)
+    """Numbers of 8 or 16 bits as a PNG."""
     buffer = io.BytesIO()
-    Image.fromarray(labels.astype(depth)).save(buffer, format="png")
+    Image.fromarray(values).save(buffer, format="png")
     return buffer.getvalue()
 
 
@@ -252,9 +246,7 @@ def even_windows(height: int, width: int) -> list[Crop]:
     """Squares of the short side, as few as cover the long one, at even distances."""
     side, long = min(height, width), max(height, width)
     count = -(-long // side)
-    shared = (
-        (count * side - long) / (count - 1) if count > 1 else 0.0
-    )  # pixels that two neighbours have in common
+    shared = (count * side - long) / (count - 1) if count > 1 else 0.0  # pixels that two neighbours share
     # the last one ends with the image, where rounding could leave a row of pixels out
     starts = [int(index * (side - shared)) for index in range(count - 1)] + [long - side]
     return [Crop(0, start, side, side) if width > height else Crop(start, 0, side, side) for start in starts]
@@ -269,26 +261,23 @@ class Canvas:
     """The mean, pixel by pixel, of maps (C, h, w) that cover parts of an image; kept on the CPU."""
 
     def __init__(self, height: int, width: int) -> None:
-        self._size = (height, width)
         self._sum: Tensor | None = None
         self._count = torch.zeros(height, width)
 
     def add(self, crop: Crop, values: Tensor) -> None:
-        """Lay one map on the canvas, which may keep it."""
-        if self._sum is None and values.shape[1:] == self._size:
+        """Lay one map on the canvas, which keeps the first where that covers it: all classes take gigabytes."""
+        if self._sum is None and values.shape[1:] == self._count.shape:
             self._sum = values.to("cpu", torch.float32)
         else:
             if self._sum is None:
-                self._sum = torch.zeros(values.shape[0], *self._size)
+                self._sum = torch.zeros(values.shape[0], *self._count.shape)
             crop.of(self._sum).add_(values.cpu())
         crop.of(self._count).add_(1)
 
     def mean(self) -> Tensor:
-        """The mean (C, H, W). The canvas is used up."""
-        if self._sum is None:
-            raise ValueError("nothing was laid on the canvas")
-        total, self._sum = self._sum, None
-        return total if self._count.max() == 1 else total.div_(self._count)
+        """The mean (C, H, W). The canvas, on which something lies, is used up."""
+        assert self._sum is not None
+        return self._sum.div_(self._count)
 
 
 class Segmenter(ViTPredictor[Segmentation]):
@@ -302,7 +291,7 @@ class Segmenter(ViTPredictor[Segmentation]):
         model: SegmentationModel,
         config: SegmentConfig | None = None,
         normalisation: Normalisation = WEB,
-        names: Mapping[int, str] | None = None,
+        names: Classes | None = None,
     ) -> None:
         """``names`` of the classes are those of ADE20K where there are as many."""
         known = names or (ADE20K if model.classes == len(ADE20K) else {})
@@ -364,11 +353,10 @@ class Segmenter(ViTPredictor[Segmentation]):
 
     def _largest_view(self, height: int, width: int) -> tuple[int, int]:
         config = self.config
-        if config.mode == "slide":
-            return config.crop, config.crop
-        if config.mode == "even":
-            return config.short_side, config.short_side
-        return short_side_size(height, width, config.short_side, multiple=self.model.granularity)
+        if config.mode == "whole":
+            return short_side_size(height, width, config.short_side, multiple=self.model.granularity)
+        side = config.crop if config.mode == "slide" else config.short_side
+        return side, side
 
     def _crops(self, height: int, width: int) -> list[Crop]:
         """The parts of an image that are seen one after the other."""
@@ -380,10 +368,8 @@ class Segmenter(ViTPredictor[Segmentation]):
 
     def _scores(self, batch: Tensor, loop: Loop | None, paired: bool) -> Iterator[Tensor]:
         """Scores (B, classes, h, w) of the baseline version, if paired, and of the last one."""
-        model = self.model
-        exact = self.config.mode == "whole"
-        size = (batch.shape[-2], batch.shape[-1])
-        prior = model.prior(batch)
+        model, exact = self.model, self.config.mode == "whole"
+        size, prior = (batch.shape[-2], batch.shape[-1]), model.prior(batch)
         taps = model.backbone(batch, model.taps)
         if paired and loop is not None:
             yield model.scores(prior, self._baseline(loop, taps), size, exact)

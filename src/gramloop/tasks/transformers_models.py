@@ -12,7 +12,6 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
@@ -26,7 +25,15 @@ from gramloop.data.records import TaskName as Task
 from gramloop.errors import GramLoopError
 from gramloop.models.checkpoint import refuse_unsound
 from gramloop.tasks.class_names import COCO, Classes
-from gramloop.tasks.custom import ModulePredictor, Postprocess, Preprocess, read_prediction, tensors_of
+from gramloop.tasks.custom import (
+    GREY,
+    ModulePredictor,
+    Postprocess,
+    Preprocess,
+    moved,
+    read_prediction,
+    tensors_of,
+)
 from gramloop.tasks.depth import Depth
 from gramloop.tasks.images import MOST_PIXELS, RGB, short_side_size
 from gramloop.tasks.prediction import Prediction
@@ -36,7 +43,6 @@ from gramloop.tasks.semantic import Segmentation
 from gramloop.util.json_files import checked, read_json
 
 KEPT = 100  # masks of one image
-_BLANK = np.full((64, 64, 3), 128, dtype=np.uint8)
 _UNIVERSAL = "ForUniversalSegmentation"  # for segments and masks too, where they are asked for
 # by the kind of head in the name of the class: the task
 _HEADS: Mapping[str, Task] = {
@@ -46,15 +52,7 @@ _HEADS: Mapping[str, Task] = {
     "ForDepthEstimation": "depth",
 }
 _SAME_HEAD = {"DetrForSegmentation": _UNIVERSAL, "MaskFormerForInstanceSegmentation": _UNIVERSAL}
-_MORE_THAN_AN_IMAGE = (
-    "OwlViT",
-    "Owlv2",
-    "GroundingDino",
-    "MMGroundingDino",
-    "OmDetTurbo",
-    "OneFormer",
-    "Videomt",
-)
+_MORE_THAN_AN_IMAGE = ("Owl", "GroundingDino", "MMGroundingDino", "OmDetTurbo", "OneFormer", "Videomt")
 
 
 def load_transformers_model(
@@ -64,26 +62,19 @@ def load_transformers_model(
     *,
     trust_remote_code: bool = False,
 ) -> ModulePredictor:
-    """The model of a folder that ``save_pretrained`` wrote, or that was downloaded from the hub.
+    """The model of a folder that ``save_pretrained`` wrote, or that was downloaded from the hub; nothing is fetched.
 
-    Args:
-        folder: with config.json, weights and preprocessor_config.json. Nothing is fetched.
-        task: refuse a model for another; models for universal segmentation predict a class per pixel, segments
-            (panoptic) or masks (instance), and the first where nothing is said.
-        device: where it runs. On "meta" no weight is read: the predictor describes itself, but cannot predict.
-        trust_remote_code: run Python code that the folder holds.
+    Another model than one for the ``task`` is refused. Models for universal segmentation predict a class per pixel,
+    segments (panoptic) or masks (instance), and the first where nothing is said. On the device "meta" no weight is read.
     """
     path = Path(folder)
     name = architecture(path)
     found = chosen_task(name, path, task)
     with _opening(path):  # class and processor may refuse, and weights take long
-        kind, processor = (
-            _model_class(name, path, trust_remote_code),
-            load_processor(path, trust_remote_code=trust_remote_code),
-        )
+        kind = _model_class(name, path, trust_remote_code)
+        processor = load_processor(path, trust_remote_code=trust_remote_code)
         model, missing = _model(kind, path, torch.device(device))
-    predictor = TransformersPredictor(model, processor, found, name)
-    with _opening(path):
+        predictor = TransformersPredictor(model, processor, found, name)
         settle_missing(model, missing, predictor.preprocess, path)
     return predictor
 
@@ -158,7 +149,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def chosen_task(name: str, path: Path, asked: Task | None) -> Task:
     """What an architecture predicts: as asked, if it can, otherwise what its head is for."""
-    kind = _kind(name)
+    kind = _SAME_HEAD.get(name) or next((head for head in _HEADS if name.endswith(head)), None)
     if name.startswith(_MORE_THAN_AN_IMAGE):
         raise GramLoopError(f"{path} holds {name}, which takes more than one image: words, or a video")
     if kind is None:
@@ -185,10 +176,6 @@ def thing_numbers(classes: Classes) -> frozenset[int]:
     return known or frozenset(classes)
 
 
-def _kind(name: str) -> str | None:
-    return _SAME_HEAD.get(name) or next((head for head in _HEADS if name.endswith(head)), None)
-
-
 def _model_class(name: str, path: Path, trusted: bool) -> Any:
     import transformers
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
@@ -196,17 +183,13 @@ def _model_class(name: str, path: Path, trusted: bool) -> Any:
 
     if name.startswith("ZoeDepth") and not is_torchvision_available():
         raise GramLoopError(f"{path} holds {name}, whose outputs are read with torchvision; install that")
-    own = [
-        place for place in read_config(path).get("auto_map", {}).values() if str(place).endswith(f".{name}")
-    ]
+    places = read_config(path).get("auto_map", {}).values()
+    own = [place for place in places if str(place).endswith(f".{name}")]
     if own and trusted:
         return get_class_from_dynamic_module(own[0], path, local_files_only=True)
-    if own and not hasattr(transformers, name):
-        raise GramLoopError(_untrusted(path, name))
     if not hasattr(transformers, name):
-        raise GramLoopError(
-            f"transformers {transformers.__version__} has no {name}, which {path / 'config.json'} names"
-        )
+        lacks = f"transformers {transformers.__version__} has no {name}, which {path / 'config.json'} names"
+        raise GramLoopError(_untrusted(path, name) if own else lacks)
     return getattr(transformers, name)
 
 
@@ -223,9 +206,8 @@ def _model(kind: Any, path: Path, device: torch.device) -> tuple[Any, list[str]]
         with torch.device("meta"):
             model = kind(kind.config_class.from_pretrained(path, local_files_only=True))
         return model.eval().requires_grad_(False), []
-    model, info = kind.from_pretrained(
-        path, local_files_only=True, dtype=torch.float32, output_loading_info=True
-    )
+    how = {"local_files_only": True, "dtype": torch.float32, "output_loading_info": True}
+    model, info = kind.from_pretrained(path, **how)
     refuse_unsound(model, path)
     return model.to(device).eval().requires_grad_(False), sorted(info["missing_keys"])
 
@@ -238,10 +220,9 @@ def load_processor(path: Path, *, trust_remote_code: bool = False) -> Any:
         raise GramLoopError(
             f"{path / 'preprocessor_config.json'} is missing: the image processor resizes and normalises images"
         )
+    how = {"local_files_only": True, "trust_remote_code": trust_remote_code}
     try:
-        return AutoImageProcessor.from_pretrained(
-            path, local_files_only=True, trust_remote_code=trust_remote_code
-        )
+        return AutoImageProcessor.from_pretrained(path, **how)
     except ValueError as error:
         if "trust_remote_code" not in str(error):
             raise
@@ -286,9 +267,7 @@ def settle_missing(model: nn.Module, missing: Iterable[str], preprocess: Preproc
     with torch.no_grad():
         for name in lacking:
             held[name].fill_(torch.nan)
-        device = next(model.parameters()).device
-        given = preprocess(_BLANK).items()
-        outputs = model(**{key: each.to(device) if isinstance(each, Tensor) else each for key, each in given})
+        outputs = model(**moved(preprocess(GREY), next(model.parameters()).device))
         reads = any(not each.isfinite().all() for each in tensors_of(outputs) if each.is_floating_point())
         for name in lacking:
             held[name].zero_()
@@ -326,13 +305,12 @@ def _scaled_processor(processor: Any, factor: float, patch: int) -> Any:
 def _refuse_huge(processor: Any, height: int, width: int, name: str) -> None:
     """Refuse a strip that the processor would enlarge beyond any memory: by its short side, without a longest one."""
     sides = _sides(processor)
-    if set(sides) == {"shortest_edge"}:
-        shown = short_side_size(height, width, sides["shortest_edge"])
-        if shown[0] * shown[1] > MOST_PIXELS:
-            raise GramLoopError(
-                f"an image of {width} x {height} is too narrow for {name}: its processor would enlarge it to "
-                f"{shown[1]:,} x {shown[0]:,} pixels; cut it into pieces"
-            )
+    high, wide = short_side_size(height, width, sides.get("shortest_edge", 1))
+    if set(sides) == {"shortest_edge"} and high * wide > MOST_PIXELS:
+        raise GramLoopError(
+            f"an image of {width} x {height} is too narrow for {name}: its processor would enlarge it to "
+            f"{wide:,} x {high:,} pixels; cut it into pieces"
+        )
 
 
 # outputs
@@ -342,22 +320,23 @@ def output_reader(
     name: str, task: Task, processor: Any, config: Any, classes: Classes
 ) -> Callable[[Any, tuple[int, int]], Prediction]:
     """What turns the outputs of an architecture, and the image's size, into a prediction."""
+    kind = getattr(config, "depth_estimation_type", None)
+    # DPT as MiDaS trained it, and relative Depth Anything, predict depth as its inverse, in no unit
+    inverse = kind == "relative" or (kind is None and name.startswith("DPT"))
 
     def postprocess(outputs: Any, size: tuple[int, int]) -> Prediction:
         if task == "panoptic":
             return read_segments(processor, outputs, size, classes)
         if task == "instance":
             return read_masks(processor, outputs, size)
+        if task == "depth":
+            return Depth(_read_depth(processor, outputs, size), disparity=inverse)
         if task == "detection":
             read = processor.post_process_object_detection
             found = read(outputs, threshold=0.0, target_sizes=[size])[0]
-        elif task == "depth":
-            found = _read_depth(processor, outputs, size)
         else:
             found = processor.post_process_semantic_segmentation(outputs, target_sizes=[size])[0].long()
-        prediction = read_prediction(found, size, name)
-        inverse = _is_inverse(name, config)
-        return replace(prediction, disparity=inverse) if isinstance(prediction, Depth) else prediction
+        return read_prediction(found, size, name)
 
     return postprocess
 
@@ -372,13 +351,8 @@ def _read_depth(processor: Any, outputs: Any, size: tuple[int, int]) -> Any:
     read = processor.post_process_depth_estimation
     # ZoeDepth cuts off the margin that it padded, and asks for the image's size to know how much
     padded = {"source_sizes": [size]} if "source_sizes" in inspect.signature(read).parameters else {}
-    return read(outputs, target_sizes=[size], **padded)[0]["predicted_depth"]
-
-
-def _is_inverse(name: str, config: Any) -> bool:
-    """Whether depth is predicted as its inverse, in no unit: DPT as MiDaS trained it, and relative Depth Anything."""
-    kind = getattr(config, "depth_estimation_type", None)
-    return kind == "relative" or (kind is None and name.startswith("DPT"))
+    found: Tensor = read(outputs, target_sizes=[size], **padded)[0]["predicted_depth"]
+    return found.float().cpu().numpy()
 
 
 def read_segments(processor: Any, outputs: Any, size: tuple[int, int], classes: Classes) -> Panoptic:
@@ -414,8 +388,7 @@ def _from_queries(processor: Any, outputs: Any, size: tuple[int, int]) -> Instan
     short, long = (processor.size.get(f"{which}_edge") for which in ("shortest", "longest"))
     if not short:
         raise GramLoopError(
-            f"the image processor shows images in the size {dict(processor.size)}; masks of instances need shortest_edge, as "
-            "the folders for instances have it"
+            f"the image processor shows images in the size {dict(processor.size)}; masks of instances need shortest_edge"
         )
     square = (short, long or short)
     logits = F.interpolate(outputs.masks_queries_logits.float(), square, mode="bilinear", align_corners=False)
