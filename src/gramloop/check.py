@@ -124,7 +124,7 @@ class _Tiny(nn.Module):
         self.backbone = load_tiny().backbone
 
     def forward(self, pixels: Tensor) -> Tensor:
-        return self.backbone.features(pixels, [11])[0].patches
+        return self.backbone(pixels, [11])[0].patches
 
 
 def agreement(found: Tensor, expected: Tensor) -> float:

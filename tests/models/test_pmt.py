@@ -177,7 +177,7 @@ WRONG = {
     "no queries": (lambda w: w.pop("network.decoder.q.weight"), "is not a PMT head: it lacks decoder.q.weight"),
     "queries without a width": (
         lambda w: w.update({"network.decoder.q.weight": torch.zeros(20)}),
-        r"is not a PMT head: decoder.q.weight is \(20,\), without a dimension 1",
+        "is not a PMT head: it lacks dimension 1 of decoder.q.weight",
     ),
     "no batch norms": (
         lambda w: [w.pop(name) for name in list(w) if name.startswith("network.bn.")],

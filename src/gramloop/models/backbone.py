@@ -44,9 +44,7 @@ class BackboneShape:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden", self.hidden or 4 * self.width)
-        if min(self.depth, self.width, self.head_dim, self.patch) < 1 or self.registers < 0:
-            raise GramLoopError(f"a backbone needs positive sizes, not {self}")
-        if self.head_dim % 4 or self.width % self.head_dim:
+        if self.head_dim < 1 or self.head_dim % 4 or self.width % self.head_dim:
             raise GramLoopError(
                 f"head_dim must be a multiple of 4 that divides the width {self.width}, not {self.head_dim}"
             )
@@ -95,9 +93,7 @@ class Backbone(nn.Module):
     ``model`` is transformers' own model: attach a replay to it, or use it directly.
     """
 
-    autocast_on: tuple[str, ...] = (
-        "cuda",
-    )  # types of devices on which a DINOv3's blocks compute in bfloat16
+    autocast_on: tuple[str, ...] = ("cuda",)  # devices on which a DINOv3's blocks compute in bfloat16
 
     def __init__(self, shape: BackboneShape, model: nn.Module | None = None) -> None:
         """``model`` has this shape; by default it is a DINOv3ViTModel with random weights."""
@@ -123,24 +119,17 @@ class Backbone(nn.Module):
         """Where the parameters are."""
         return next(self.norm.parameters()).device
 
-    def block_context(self, pixels: Tensor) -> tuple[AbstractContextManager[object], dict[str, Any]]:
-        """bfloat16 autocast on a GPU, where weights are float32; and the rotary positions of a DINOv3."""
-        if not self.is_dinov3:
-            return nullcontext(), {}
-        kind, weight = pixels.device.type, self.model.embeddings.patch_embeddings.weight
-        rounded = kind in self.autocast_on and weight.dtype == torch.float32
-        precision = torch.autocast(kind, torch.bfloat16) if rounded else without_autocast(kind)
-        return precision, {"position_embeddings": self.model.rope_embeddings(pixels.to(weight.dtype))}
-
     def forward(self, pixels: Tensor, taps: Sequence[int]) -> list[Tap]:  # (B, 3, H, W)
-        """The features of :meth:`features`, so that a backbone can be called."""
-        return self.features(pixels, taps)
-
-    def features(self, pixels: Tensor, taps: Sequence[int]) -> list[Tap]:  # (B, 3, H, W)
         """The outputs of the blocks ``taps``, each after the final norm, in the given order."""
         self.check_taps(taps)
         grid, states = self.grid(pixels), {}
-        precision, shared = self.block_context(pixels)
+        precision: AbstractContextManager[object] = nullcontext()
+        shared: dict[str, Any] = {}
+        if self.is_dinov3:
+            kind, weight = pixels.device.type, self.model.embeddings.patch_embeddings.weight
+            rounded = kind in self.autocast_on and weight.dtype == torch.float32
+            precision = torch.autocast(kind, torch.bfloat16) if rounded else without_autocast(kind)
+            shared = {"position_embeddings": self.model.rope_embeddings(pixels.to(weight.dtype))}
         with precision:
             state = self.model.embeddings(pixels)
             for index, block in enumerate(self.blocks):
@@ -158,16 +147,12 @@ class Backbone(nn.Module):
 
     def grid(self, pixels: Tensor) -> tuple[int, int]:
         """Rows and columns of patches in a batch of images; each side must be a multiple of the patch."""
-        height, width = pixels.shape[-2:]
-        rows, columns = height // self.shape.patch, width // self.shape.patch
-        if (
-            not rows
-            or not columns
-            or (height, width) != (rows * self.shape.patch, columns * self.shape.patch)
-        ):
+        (height, width), patch = pixels.shape[-2:], self.shape.patch
+        rows, columns = height // patch, width // patch
+        if min(rows, columns) < 1 or height % patch or width % patch:
             raise GramLoopError(
                 f"an image of {height} x {width} cannot be cut into patches: "
-                f"both sides must be positive multiples of {self.shape.patch}"
+                f"both sides must be positive multiples of {patch}"
             )
         refuse_many_tokens(rows, columns, f"an input of {width} x {height} pixels")
         return rows, columns
@@ -182,8 +167,7 @@ class Backbone(nn.Module):
     def rotary(self, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """Cosines and sines (patches, head_dim) by which queries and keys of a grid of patches are rotated."""
         rope, patch = self.model.rope_embeddings, self.shape.patch
-        shape_alone = rope.inv_freq.new_zeros(1).expand(1, 3, grid[0] * patch, grid[1] * patch)
-        cosines, sines = rope(shape_alone)
+        cosines, sines = rope(rope.inv_freq.new_zeros(1).expand(1, 3, grid[0] * patch, grid[1] * patch))
         return cosines, sines
 
     @property
@@ -254,21 +238,13 @@ def quarter_ends(depth: int) -> tuple[int, ...]:
 
 
 def refuse_many_tokens(rows: int, columns: int, what: str, advice: str = "") -> None:
-    """Raise if a ViT would see more than `MOST_TOKENS` patches at once: its work grows with their square.
-
-    Args:
-        rows: of patches, in the largest view of an image.
-        columns: of patches.
-        what: the image and its size, such as "an image of 5000 x 2 at a short side of 64".
-        advice: what would help.
-    """
+    """Raise if ``what`` makes a ViT see more than `MOST_TOKENS` patches at once: its work grows with their square."""
     tokens = rows * columns
     if tokens > MOST_TOKENS:
-        memory = 4 * tokens**2 / 1e9
         raise GramLoopError(
             f"{what} becomes {tokens:,} tokens at once ({columns:,} x {rows:,} patches), more than "
-            f"{MOST_TOKENS:,}: in every head of every block attention would weigh {tokens**2:.1e} pairs, "
-            f"{memory:,.0f} GB if held together; {advice or 'crop it or resize it to fewer pixels'}"
+            f"{MOST_TOKENS:,}: in every head of every block attention would weigh {tokens**2:.1e} pairs; "
+            f"{advice or 'crop it or resize it to fewer pixels'}"
         )
 
 
@@ -309,10 +285,6 @@ class TapHead(nn.Module):
 
     def __init__(self, width: int, outputs: int, taps: Sequence[int]) -> None:
         super().__init__()
-        if not taps or width < 1 or outputs < 1:
-            raise GramLoopError(
-                f"{self.kind} needs a width, outputs and taps, not {width}, {outputs} and {list(taps)}"
-            )
         self.width, self.taps = width, tuple(taps)
         self.bn = nn.BatchNorm2d(width * len(self.taps))
 

@@ -110,7 +110,7 @@ class Detector(ViTPredictor[Detection]):
         """What the head reads of one window, per version; its maps are added to ``views``."""
         if loop is not None and not bool(valid.all()):
             loop.set_valid(valid)
-        taps = self.backbone.features(images, self.taps)
+        taps = self.backbone(images, self.taps)
         if loop is None:
             return [join_taps(taps)]
         if loop.trace is not None and loop.trace.drift:
