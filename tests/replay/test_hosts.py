@@ -214,7 +214,7 @@ def test_an_incomplete_description_is_refused() -> None:
         gramloop.attach(model, norm=model.layernorm, prefix=1)
     with pytest.raises(gramloop.GramLoopError, match="prefix is None"):
         gramloop.attach(model, blocks=model.layers, norm=model.layernorm)
-    with pytest.raises(gramloop.GramLoopError, match="blocks must be modules of ViTModel"):
+    with pytest.raises(gramloop.GramLoopError, match="blocks must be different modules of ViTModel"):
         gramloop.attach(model, blocks=[nn.Linear(2, 2)], prefix=1)
 
 

@@ -11,14 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from gramloop import __version__
+from gramloop.cli import output
 from gramloop.cli.options import Command, Formatter, Parser, make_parser, parse
-from gramloop.cli.output import (
-    notes_in_a_line,
-    print_document,
-    quiet_or_scripted,
-    sigterm_interrupts,
-    stop_code,
-)
 from gramloop.errors import GramLoopError, did_you_mean, then
 
 # by group, in the order of a task; the module of a command is imported only when it is called
@@ -136,9 +130,9 @@ def _command(name: str, words: Sequence[str]) -> int:
         if hasattr(options, "typed"):  # the command is kept with the results
             options = replace(options, typed=shlex.join(["gramloop", name, *words]))
         with (
-            sigterm_interrupts(),
-            notes_in_a_line(common.quiet) as notes,
-            quiet_or_scripted(common.quiet, common.json),
+            output.sigterm_interrupts(),
+            output.notes_in_a_line(common.quiet) as notes,
+            output.quiet_or_scripted(common.quiet, common.json),
         ):
             code, found = wanted.run(options)
             document = dict(found)
@@ -152,12 +146,12 @@ def _command(name: str, words: Sequence[str]) -> int:
     except MemoryError:
         problem = "this process may not use more memory (ulimit -v, or the limit of a container); it needs about 2 GB"
     except KeyboardInterrupt as stop:
-        problem, code = "stopped", stop_code(stop)
+        problem, code = "stopped", output.stop_code(stop)
     if problem is not None:
         print(f"gramloop {name}: {problem}", file=sys.stderr)
         document = {"error": problem}
     if scripted:
-        print_document(name, __version__, code, notes, document)
+        output.print_document(name, __version__, code, notes, document)
     return code
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,8 @@ from gramloop.util.options import group, option
 
 if TYPE_CHECKING:
     from gramloop.data.records import Shift
-    from gramloop.tasks.diagnosis import DiagnoseImage, Diagnosis
-    from gramloop.tasks.images import RGB, ImageFile
+    from gramloop.tasks.diagnosis import DiagnoseImage
+    from gramloop.tasks.images import ImageFile
 
 _VERSION = "diagnosis"  # in the names of the files that are written
 
@@ -62,75 +63,61 @@ def diagnose_command(options: DiagnoseOptions) -> CommandResult:
     shifts = _shifts(options.shift, options.severity)
     files = find_images(options.images, options.out)
     note_embedded(options.model, [file.path for file in files])
-    name, diagnose_image = _model(options)
+    diagnose_image = _model(options)
     make_folder(options.out)
     done: list[dict[str, Any]] = []
-
-    def diagnose(file: ImageFile) -> None:
-        done.append(_write(name, diagnose_image, file, shifts))
-
-    failures = each_image(files, "diagnosing", diagnose)
+    work = partial(_write, options.model.name, diagnose_image, shifts, done)
+    failures = each_image(files, "diagnosing", work)
     if failures:
         print(f"{len(failures)} of {len(files)} images failed", file=sys.stderr)
-    document = {"out": options.out, "images": done, "failures": failures}
-    return 1 if failures else 0, document
+    return 1 if failures else 0, {"out": options.out, "images": done, "failures": failures}
 
 
 def _write(
-    name: str, diagnose_image: DiagnoseImage, file: ImageFile, shifts: Sequence[Shift]
-) -> dict[str, Any]:
-    """Diagnose an image under all shifts; what its .json holds."""
+    name: str,
+    diagnose_image: DiagnoseImage,
+    shifts: Sequence[Shift],
+    done: list[dict[str, Any]],
+    file: ImageFile,
+) -> None:
+    """Diagnose an image under all shifts; what its .json holds is appended."""
+    from gramloop.data.records import Record
     from gramloop.report.figures.diagnostic import Diagnosed, diagnostic
     from gramloop.tasks.images import read_image
     from gramloop.util.files import atomic_write
 
     pixels = read_image(file.path)
-    rows, entries, config = [], [], None
+    record = Record(file.path.stem, file.path, file.path.name, *pixels.shape[:2])
+    rows, entries, config = [], [], {}
     print(file.path.name)
-    for shift, shown in _versions(pixels, file, shifts):
-        seen, found = diagnose_image(shown)
+    for shift in (None, *shifts):
+        seen, found = diagnose_image(pixels if shift is None else shift.pixels(pixels, record))
         severity = 0 if shift is None else shift.condition.severity
         label = "clean" if shift is None else f"{shift.condition.name.replace('_', ' ')} {severity}"
         rows.append(Diagnosed.of(found, label if shifts else file.path.name, seen))
         entries.append({"shift": shift and shift.condition.name, "severity": severity, **found.as_json()})
-        config = found.replay
-        print(_line(label, found))
-    assert config is not None
+        config = found.replay.as_json()
+        print(_line(label, entries[-1]))
     drawn = diagnostic(rows, f"Diagnostic of {file.path.name}")
-    content = {
-        "image": file.path.name,
-        "model": name,
-        "replay": config.as_json(),
-        "caption": drawn.caption,
-        "conditions": entries,
-    }
+    about = {"image": file.path.name, "model": name, "replay": config, "caption": drawn.caption}
+    content = {**about, "conditions": entries}
     atomic_write(file.result(_VERSION, ".json"), (json.dumps(content, indent=1) + "\n").encode())
     atomic_write(file.result(_VERSION, ".pdf"), drawn.pdf())
     atomic_write(file.result(_VERSION, ".png"), drawn.png())
-    return content
+    done.append(content)
 
 
-def _line(label: str, found: Diagnosis) -> str:
+def _line(label: str, found: dict[str, Any]) -> str:
     from gramloop.util.plotting import percent_of
 
-    last = found.as_json()
-    step, left, after = last["replays"][-1], last["share_of_drift_left"], ""
+    step, left, after = found["replays"][-1], found["share_of_drift_left"], ""
     if left is not None:
-        after = f" → {last['post_drift']['mean']:.2e} ({percent_of(left, 1.0)})"
-    cost = f"{last['blocks']} blocks ({last['multiplier']:.2f}×)"
+        after = f" → {found['post_drift']['mean']:.2e} ({percent_of(left, 1.0)})"
+    cost = f"{found['blocks']} blocks ({found['multiplier']:.2f}×)"
     return f"  {label}: drift {step['drift']['mean']:.2e}{after}, gate {step['mean_gate']:.2f}, {cost}"
 
 
-def _versions(pixels: RGB, file: ImageFile, shifts: Sequence[Shift]) -> Iterator[tuple[Shift | None, RGB]]:
-    from gramloop.data.records import Record
-
-    yield None, pixels
-    record = Record(file.path.stem, file.path, file.path.name, pixels.shape[0], pixels.shape[1])
-    for shift in shifts:
-        yield shift, shift.pixels(pixels, record)
-
-
-def _shifts(name: str | None, severities: Sequence[int] | None) -> list[Shift]:
+def _shifts(name: str | None, severities: Sequence[int]) -> list[Shift]:
     """The shift at each severity; a name that both kinds have is the corruption, unless it ends with -p."""
     if name is None:
         if severities:
@@ -146,28 +133,24 @@ def _shifts(name: str | None, severities: Sequence[int] | None) -> list[Shift]:
     suite = find_suite("image-p" if moved else "image-c")
     chosen = suite.select([name.removesuffix(f"-{suite.kind}")], severities or (1, 3, 5))
     shifts = [Shift(suite.name, suite.kind, each) for each in chosen]
-    blank = np.zeros((64, 64, 3), np.uint8)
     for shift in shifts:  # a severity that a shift does not have is refused before any image is read
-        shift.pixels(blank, Record("blank", Path(), "blank", *blank.shape[:2]))
+        shift.pixels(np.zeros((64, 64, 3), np.uint8), Record("blank", Path(), "blank", 64, 64))
     return shifts
 
 
-def _model(options: DiagnoseOptions) -> tuple[str, DiagnoseImage]:
-    """The model that the options name, and its name."""
+def _model(options: DiagnoseOptions) -> DiagnoseImage:
+    """What diagnoses an image with the model that the options name."""
     from gramloop.mitigations.stack import read_stack, replay_alone
     from gramloop.tasks.diagnosis import diagnose_with, diagnose_with_embedded
     from gramloop.util.device import choose_device
 
     replay = replay_alone(read_stack(options.method)[0])
-    if replay is None:
+    if replay is None or not replay.replays:
         raise GramLoopError(
-            f"--method {options.method} is no replay alone, and only a replay has drift and gate"
+            f"--method {options.method} is no replay alone of 1 or more passes, and only that has drift and gate"
         )
-    if not replay.replays:
-        raise GramLoopError("a replay of 0 passes has nothing to diagnose; replays must be at least 1")
     model, files = options.model, options.model.files()
     if "folder" in files and model.task is None:
         device = choose_device(model.device)
-        return model.model, diagnose_with_embedded(files["folder"], replay, device, model.short_side)
-    name = model.model if model.head is None else Path(model.head).name
-    return name, diagnose_with(model.load(), replay)
+        return diagnose_with_embedded(files["folder"], replay, device, model.short_side)
+    return diagnose_with(model.load(), replay)

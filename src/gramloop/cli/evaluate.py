@@ -8,29 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gramloop.cli import output
 from gramloop.cli.options import CommandResult, command
-from gramloop.cli.output import (
-    NAMED,
-    is_quiet,
-    listening,
-    note_embedded,
-    print_answer,
-    print_failures,
-    print_files,
-    stop_code,
-)
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.options import EvaluateOptions
 from gramloop.util.options import all_settings, flat_values, option
 
 if TYPE_CHECKING:
-    from gramloop.evaluate.plan import Plan
     from gramloop.evaluate.results import Results
 
 # options that say how a stored plan is run; every other one describes a new evaluation
 _RESUMED = (
     "out", "status", "dry_run", "device", "workers", "prepare", "engine", "address", "jobs", "slurm", "threads",
-    "pictures", "allow_failures",
+    "pictures",
 )  # fmt: skip
 
 
@@ -40,7 +30,6 @@ class EvaluateCall(EvaluateOptions):
 
     status: bool = option("show how far DIR is, and run nothing", False)
     dry_run: bool = option("show what would be run and what it would cost", False)
-    allow_failures: bool = option("exit with 0 even if images are excluded", False)
     typed: str = ""  # the command as it was typed
 
 
@@ -62,17 +51,16 @@ def evaluate_command(options: EvaluateCall) -> CommandResult:
         return _status(options)
     _check_resumed(options)
     if options.data.data is not None:
-        note_embedded(options.model, [options.data.data])
+        output.note_embedded(options.model, [options.data.data])
     if options.dry_run:
         return _dry_run(options)
     from gramloop.evaluate.evaluation import run_evaluation
 
     try:
-        results = run_evaluation(options, listening(), command=options.typed)
+        results = run_evaluation(options, output.listening(), command=options.typed)
     except KeyboardInterrupt as stop:
         return _stopped(options, stop)
-    code = _report(results, options)
-    return code, {"out": options.out, **results.as_json()}
+    return _report(results, options), {"out": options.out, **results.as_json()}
 
 
 def _check_resumed(options: EvaluateCall) -> None:
@@ -86,48 +74,40 @@ def _check_resumed(options: EvaluateCall) -> None:
 
 
 def _stopped(options: EvaluateCall, stop: KeyboardInterrupt) -> CommandResult:
-    from gramloop.evaluate.store import PLAN, plan_in
+    from gramloop.evaluate.store import PLAN, Store, plan_in
 
     if not (options.out / PLAN).is_file():
         raise stop
     plan = plan_in(options.out)
-    stored = _stored(options.out, plan)
+    store = Store(options.out, plan)
+    stored = sum(store.path(unit).is_file() for unit in plan.units)
     print(
         f"gramloop evaluate: stopped with {stored} of {len(plan.units)} units stored; "
         f"gramloop evaluate --out {options.out} resumes",
         file=sys.stderr,
     )
-    return stop_code(stop), {"out": options.out, "plan": plan.hash, "stored": stored}
-
-
-def _stored(folder: Path, plan: Plan) -> int:
-    from gramloop.evaluate.store import Store
-
-    return sum(Store(folder, plan).path(unit).is_file() for unit in plan.units)
+    return output.stop_code(stop), {"out": options.out, "plan": plan.hash, "stored": stored}
 
 
 def _report(results: Results, options: EvaluateCall) -> int:
     """Print the answer, the table and what is missing; the exit code that follows."""
-    from rich.console import Console
-
     from gramloop.evaluate.display import results_table, unscored
     from gramloop.evaluate.store import RESULTS
     from gramloop.report.answers import read_answers
 
     out, work = options.out, options.work
-    if len(results.plan.methods) > 1 and results.conditions and not is_quiet():
+    if len(results.plan.methods) > 1 and results.conditions and not output.is_quiet():
         for answer in read_answers([out], work.workers if work.engine == "local" else None):
-            print_answer(answer)
-    Console().print(results_table(results))
-    print_files(out / RESULTS, out)
+            output.print_answer(answer)
+    output.show(results_table(results))
+    output.print_files(out / RESULTS, out)
     failures = [f"{key}, image {one.image_id}: {one.reason}" for key, one in results.failures]
-    print_failures(f"{len(failures)} predictions were left out for all methods:", failures)
-    for reason in list(dict.fromkeys(one.reason for one in results.missed))[:NAMED]:
+    output.print_failures(f"{len(failures)} predictions were left out for all methods:", failures)
+    for reason in list(dict.fromkeys(one.reason for one in results.missed))[: output.NAMED]:
         print(reason, file=sys.stderr)
     title = f"{len(results.missed)} parts are missing; gramloop evaluate --out {out} tries them again:"
-    print_failures(title, [str(one.part) for one in results.missed])
-    excluded = bool(failures) and not options.allow_failures
-    return 1 if excluded or results.missed or unscored(results) else 0
+    output.print_failures(title, [str(one.part) for one in results.missed])
+    return 1 if failures or results.missed or unscored(results) else 0
 
 
 def _dry_run(options: EvaluateCall) -> CommandResult:

@@ -17,7 +17,7 @@ from gramloop.tasks.options import ModelOptions
 from gramloop.util.options import group, option
 
 if TYPE_CHECKING:
-    from gramloop.tasks.images import ImageFile
+    from gramloop.tasks.images import RGB, ImageFile
     from gramloop.tasks.prediction import Prediction
     from gramloop.tasks.predictor import Predictor
 
@@ -77,7 +77,9 @@ def predict_command(options: PredictOptions) -> CommandResult:
     return 1 if failures else 0, document
 
 
-def _method(options: PredictOptions, predictor: Predictor[Prediction]) -> Any:
+def _method(
+    options: PredictOptions, predictor: Predictor[Prediction]
+) -> Callable[[RGB], tuple[Prediction, ...]]:
     """A function from pixels to the baseline's prediction and, unless it is the method, the mitigated one."""
     from gramloop.mitigations import apply
     from gramloop.mitigations.stack import read_stack, replay_alone
@@ -85,7 +87,7 @@ def _method(options: PredictOptions, predictor: Predictor[Prediction]) -> Any:
 
     text = options.method or ("gramloop" if predictor.blocks else "baseline")
     if text == "baseline":
-        return lambda pixels: (predictor.predict(pixels), None)
+        return lambda pixels: (predictor.predict(pixels),)
     stack, stats = read_stack(text, options.calibration)
     replay = replay_alone(stack)
     if replay is None:
@@ -93,7 +95,7 @@ def _method(options: PredictOptions, predictor: Predictor[Prediction]) -> Any:
         return lambda pixels: (predictor.predict(pixels), mitigated.predict(pixels))
     check_replay(predictor, replay)
 
-    def paired(pixels: Any) -> tuple[Prediction, Prediction]:
+    def paired(pixels: RGB) -> tuple[Prediction, ...]:
         pair = predictor.predict(pixels, replay, paired=True)
         return pair.baseline, pair.replayed
 
@@ -101,7 +103,10 @@ def _method(options: PredictOptions, predictor: Predictor[Prediction]) -> Any:
 
 
 def _write(
-    options: PredictOptions, predictor: Predictor[Prediction], predict: Any, file: ImageFile
+    options: PredictOptions,
+    predictor: Predictor[Prediction],
+    predict: Callable[[RGB], tuple[Prediction, ...]],
+    file: ImageFile,
 ) -> list[Path]:
     """Predict an image; the files that were written."""
     from gramloop.tasks.base import task_of
@@ -109,20 +114,16 @@ def _write(
     from gramloop.util.files import atomic_write
 
     pixels, files = read_image(file.path), list[Path]()
-    baseline, mitigated = predict(pixels)
-    for version, found in (("baseline", baseline), ("mitigated", mitigated)):
-        if found is not None:
-            stem = file.result(version, "").name
-            for ending, content in task_of(found).files(found, file.path, stem, predictor.classes).items():
-                files.append(file.result(version, ending))
-                atomic_write(files[-1], content)
+    shown = dict(zip(("baseline", "mitigated"), predict(pixels), strict=False))
+    for version, found in shown.items():
+        stem = file.result(version, "").name
+        for ending, content in task_of(found).files(found, file.path, stem, predictor.classes).items():
+            files.append(file.result(version, ending))
+            atomic_write(files[-1], content)
     if options.picture:
         from gramloop.tasks.prediction import draw_predictions
         from gramloop.util.plotting import CaptionedFigure
 
-        shown = (
-            {"baseline": baseline} if mitigated is None else {"baseline": baseline, "mitigated": mitigated}
-        )
         drawn = draw_predictions(pixels, shown, predictor.classes, options.threshold)
         files.append(file.result("picture", ".png"))
         atomic_write(files[-1], CaptionedFigure(drawn, "", "", "").png())
@@ -188,10 +189,5 @@ def calibrate_command(options: CalibrateOptions) -> CommandResult:
     if stats.input_noise is not None:
         level = f"{stats.input_noise:.4g}"
         print(f"In the model's input, noise below {level}: adaptive=noise:{level}:{level} replays above that")
-    about = {
-        "taps": list(stats.means),
-        "images": stats.images,
-        "noise": stats.noise,
-        "input_noise": stats.input_noise,
-    }
-    return 0, {"file": options.out, **about}
+    about = {"images": stats.images, "noise": stats.noise, "input_noise": stats.input_noise}
+    return 0, {"file": options.out, "taps": list(stats.means), **about}

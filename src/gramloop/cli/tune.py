@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gramloop.cli import output
 from gramloop.cli.options import CommandResult, command
-from gramloop.cli.output import note, note_embedded, print_answer, print_failures, print_files, stop_code
 from gramloop.tune.options import TuneOptions
 from gramloop.util.options import option
 
 if TYPE_CHECKING:
-    from gramloop.tune.planning import Search
     from gramloop.tune.result import Tuning
 
 
@@ -40,9 +39,12 @@ class TuneCall(TuneOptions):
 def tune_command(options: TuneCall) -> CommandResult:
     """Tune; 1 if images had to be left out."""
     from gramloop.tune.planning import describe_search, search_suite
+    from gramloop.tune.tuning import run_tuning
+    from gramloop.util.device import numbered_device
+    from gramloop.util.progress import progress_bar
 
     if options.data.data is not None:
-        note_embedded(options.model, [options.data.data])
+        output.note_embedded(options.model, [options.data.data])
     if options.dry_run:
         with tempfile.TemporaryDirectory() as scratch:
             search = search_suite(options, scenes=Path(scratch) / "scenes")
@@ -50,31 +52,23 @@ def tune_command(options: TuneCall) -> CommandResult:
         return 0, {"out": options.out, "predictions": search.schedule.predictions}
     try:
         search = search_suite(options)
-        note(describe_search(search).text())
-        tuning = _tune(search, options)
+        output.note(describe_search(search).text())
+        with progress_bar("predictions", search.schedule.predictions) as advance:
+            tuning = run_tuning(
+                search,
+                options.out,
+                workers=options.workers,
+                device=numbered_device(options.model.device),
+                advance=lambda many: advance(steps=many),
+                command=options.typed,
+            )
     except KeyboardInterrupt as stop:
         print(
             f"gramloop tune: stopped; what was measured is in {options.out}, and the same command resumes",
             file=sys.stderr,
         )
-        return stop_code(stop), {"out": options.out}
+        return output.stop_code(stop), {"out": options.out}
     return _report(tuning, options.out)
-
-
-def _tune(search: Search, options: TuneCall) -> Tuning:
-    from gramloop.tune.tuning import run_tuning
-    from gramloop.util.device import numbered_device
-    from gramloop.util.progress import progress_bar
-
-    with progress_bar("predictions", search.schedule.predictions) as advance:
-        return run_tuning(
-            search,
-            options.out,
-            workers=options.workers,
-            device=numbered_device(options.model.device),
-            advance=lambda many: advance(steps=many),
-            command=options.typed,
-        )
 
 
 def _report(tuning: Tuning, folder: Path) -> CommandResult:
@@ -83,19 +77,13 @@ def _report(tuning: Tuning, folder: Path) -> CommandResult:
     from gramloop.tune.result import RESULT, evidence_tables, stored_answer
 
     console, answer, about = Console(), stored_answer(folder), tuning.about()
-    print_answer(answer)
+    output.print_answer(answer)
     for table in evidence_tables(about):
         console.print(table)
     for text, reason in tuning.outcome.refused:
         console.print(f"left out: {text}: {reason}", highlight=False, markup=False)
-    print_files(folder / RESULT, folder)
+    output.print_files(folder / RESULT, folder)
     failures = tuning.outcome.failures
-    print_failures(f"{len(failures)} images under a condition were left out:", failures)
-    document = {
-        "out": folder,
-        "mitigations": tuning.mitigations,
-        "verdict": answer.sentence,
-        "evidence": about,
-        "failures": list(failures),
-    }
-    return 1 if failures else 0, document
+    output.print_failures(f"{len(failures)} images under a condition were left out:", failures)
+    found = {"mitigations": tuning.mitigations, "verdict": answer.sentence, "evidence": about}
+    return 1 if failures else 0, {"out": folder, **found, "failures": list(failures)}

@@ -126,7 +126,7 @@ def run_unchanging(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return output
 
 
-def check_vit(vit: ViT, at: Route, needs_pixels: bool = False) -> None:
+def check_vit(vit: ViT, at: Route, needs_pixels: bool) -> None:
     """Refuse a ViT that cannot be replayed in this way."""
     if any(block.training for block in vit.blocks):
         raise GramLoopError(
@@ -276,13 +276,10 @@ def keep_first(held: Sequence[tuple[nn.Module, str, RemovableHandle]]) -> None:
     """Move our hooks before those that others registered since: the host's captures must see the refined state."""
     for module, kind, handle in held:
         hooks = getattr(module, kind)
-        for key, hook in tuple(hooks.items()):  # at once: other threads may attach meanwhile
-            if key == handle.id:
-                break
-            if not _is_ours(hook):
-                if handle.id in hooks:
-                    hooks.move_to_end(handle.id, last=False)
-                break
+        listed = tuple(hooks.items())  # at once: other threads may attach meanwhile
+        first = next((key for key, hook in listed if key == handle.id or not _is_ours(hook)), None)
+        if first != handle.id and handle.id in hooks:
+            hooks.move_to_end(handle.id, last=False)
 
 
 def _source(hook: Callable[..., Any]) -> str:
