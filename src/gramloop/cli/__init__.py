@@ -43,7 +43,8 @@ COMMANDS = {name: line for commands in GROUPS.values() for name, line in command
 
 _MODULES = {  # where a command is not in the module of its name
     **dict.fromkeys(("demo", "app", "check"), "first_look"),
-    **dict.fromkeys(("predict", "calibrate"), "images"),
+    **dict.fromkeys(("predict", "diagnose", "calibrate"), "images"),
+    "tune": "evaluate",
     **dict.fromkeys(("report", "compare", "reproduce"), "results"),
     **dict.fromkeys(("corrupt", "scenes", "list"), "data"),
 }
