@@ -143,7 +143,8 @@ class Bench:
         stack = read_stack(text, stats)[0] if text else ()
         # named after its content, so that the same image is always shifted alike
         name = hashlib.sha256(f"{clean.shape}".encode() + clean.tobytes()).hexdigest()[:16]
-        record = Record(name, Path(name), name, *clean.shape[:2], shift=shift)
+        height, width = clean.shape[:2]
+        record = Record(name, Path(name), name, height, width, shift=shift)
         shifted = clean if shift is None else shift.pixels(clean, record)
         (first, _), *timed = (
             self._predict(task, each, image.shape, image.tobytes())
@@ -194,7 +195,8 @@ def shift_of(choice: str, severity: int) -> Shift | None:
     if not name:
         return None
     suite = find_suite(f"image-{kind}")
-    return Shift(suite.name, suite.kind, *suite.select([name], [severity]))
+    (condition,) = suite.select([name], [severity])
+    return Shift(suite.name, suite.kind, condition)
 
 
 def _replay(predictor: AnyPredictor) -> list[str]:

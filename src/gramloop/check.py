@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
+from gramloop.models.backbone import Tap
 from gramloop.models.tiny import load_tiny
 from gramloop.replay.attach import attached
 from gramloop.replay.config import Adaptive, ReplayConfig
@@ -124,7 +125,8 @@ class _Tiny(nn.Module):
         self.backbone = load_tiny().backbone
 
     def forward(self, pixels: Tensor) -> Tensor:
-        return self.backbone(pixels, [11])[0].patches
+        taps: list[Tap] = self.backbone(pixels, [11])
+        return taps[0].patches
 
 
 def agreement(found: Tensor, expected: Tensor) -> float:

@@ -74,7 +74,7 @@ def print_files(file: Path, folder: Path) -> None:
     print(f"Results: {file}\nAs a page: gramloop report {folder} --out {folder}-report")
 
 
-def show(found: object, **style: bool) -> None:
+def show(found: object, **style: Any) -> None:
     """Print a table, or what shows itself as one, as wide as the terminal."""
     from rich.console import Console
 

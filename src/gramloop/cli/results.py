@@ -62,7 +62,7 @@ def report_command(options: ReportOptions) -> CommandResult:
 
     check_folder(options.out)
     over: tuple[Any, ...] = (options.bootstrap,) if options.bootstrap != "both" else ("families", "images")
-    drawn = {"exemplars": options.exemplar, "pdf": options.pdf, "workers": options.workers}
+    drawn: Any = {"exemplars": options.exemplar, "pdf": options.pdf, "workers": options.workers}
     document = read_document(options.results, options.out, over=over, **drawn)
     with progress_bar("writing", len(report_files(document))) as advance:
         page = write_report(document, options.out, advance)

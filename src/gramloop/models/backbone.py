@@ -56,6 +56,7 @@ class Tap:
 
     tokens: Tensor  # (B, T, C)
     grid: tuple[int, int]  # rows and columns of patches
+    block: int = -1
 
     @property
     def prefix(self) -> int:
@@ -79,14 +80,6 @@ class Tap:
         return self.patches.transpose(1, 2).reshape(batch, channels, *self.grid)
 
 
-class TapPoint(nn.Module):
-    """Returns the tap of a block unchanged: a forward hook here sees, and may change, what heads read."""
-
-    def forward(self, tap: Tap, block: int) -> Tap:
-        """The tap."""
-        return tap
-
-
 class Backbone(nn.Module):
     """A DINOv3 or DINOv2 whose blocks run in order, so that a hook on one of them takes effect in all later taps.
 
@@ -99,7 +92,7 @@ class Backbone(nn.Module):
         """``model`` has this shape; by default it is a DINOv3ViTModel with random weights."""
         super().__init__()
         self.shape = shape
-        self.tap_point = TapPoint()
+        self.tap_point = nn.Identity()  # a forward hook on it sees, and may change, what heads read
         self.model: Any = dinov3_model(shape) if model is None else model
         self.is_dinov3 = hasattr(self.model, "rope_embeddings")
         self.eval()
@@ -142,7 +135,7 @@ class Backbone(nn.Module):
         """A block's output, given as all tokens (B, T, C) before the final norm, as a feature."""
         weight = next(self.norm.parameters())
         wide = torch.promote_types(state.dtype, weight.dtype)  # weights may be bfloat16, the norm float32
-        tap: Tap = self.tap_point(Tap(self.norm(state.to(wide)), grid), block)
+        tap: Tap = self.tap_point(Tap(self.norm(state.to(wide)), grid, block))
         return tap
 
     def grid(self, pixels: Tensor) -> tuple[int, int]:

@@ -240,6 +240,7 @@ def infer_transformers_shape(checkpoint: Checkpoint, config: Path) -> tuple[Back
         head_dim=sizes["width"] // stored.num_attention_heads,
         gated="layer.0.mlp.gate_proj.weight" in inner.shapes,
         qkv_bias="layer.0.attention.q_proj.bias" in inner.shapes,
+        local_cls_norm=False,
         **sizes,
     )
     return shape, stored.rope_theta
