@@ -49,16 +49,8 @@ _MODULES = {  # where a command is not in the module of its name
     **dict.fromkeys(("corrupt", "scenes", "list"), "data"),
 }
 _WHAT = (
-    "GramLoop: Gram-gated replay for frozen ViTs, and what helps a dense model under\nshift without training."
+    "GramLoop: Gram-gated replay for frozen ViTs, and what helps a dense model under shift without training."
 )
-_OVERVIEW = f"""{_WHAT}
-
-  gramloop demo                          see it, with nothing to download
-  gramloop list models                   models that --model takes
-  gramloop evaluate --suite scenes-c --images 8 --severity 3 --out out/first
-  gramloop report out/first --out out/report
-
-gramloop --help lists all commands, gramloop COMMAND --help the options of one."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,14 +59,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         0 when it succeeded, 1 for a partial failure or a failed gate, 2 for misuse, 3 for an undecided gate, 130 and 143 when it was stopped.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
+    words = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without UTF-8 gets ?, and no traceback
     try:
-        if not words:
-            print(_OVERVIEW)
-            return 0
         if words[0] not in COMMANDS:
             return _no_command(words)
         if sys.flags.optimize > 1:
