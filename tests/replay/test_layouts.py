@@ -114,7 +114,7 @@ def test_images_packed_into_one_sequence_are_refused() -> None:
 def test_which_names_one_of_several_vits() -> None:
     pair = nn.ModuleDict({"student": build("ViTModel")[0], "teacher": build("DeiTModel")[0]}).eval()
     with gramloop.attached(pair, which="teacher", window=WINDOW) as loop:
-        assert loop.vit.prefix == 2
+        assert loop.vit.layout.prefix == 2
         assert loop.vit.blocks[0] is pair["teacher"].layers[0]
     with pytest.raises(gramloop.GramLoopError, match=r"no module 'pupil'; its ViTs are at: student, teacher"):
         gramloop.attach(pair, which="pupil")

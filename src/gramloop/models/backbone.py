@@ -144,8 +144,7 @@ class Backbone(nn.Module):
         rows, columns = height // patch, width // patch
         if min(rows, columns) < 1 or height % patch or width % patch:
             raise GramLoopError(
-                f"an image of {height} x {width} cannot be cut into patches: "
-                f"both sides must be positive multiples of {patch}"
+                f"an image of {height} x {width} has no whole patches: both sides must be multiples of {patch}"
             )
         refuse_many_tokens(rows, columns, f"an input of {width} x {height} pixels")
         return rows, columns
@@ -249,9 +248,7 @@ class SegmentationModel(nn.Module):
     ) -> None:
         super().__init__()
         if width != backbone.shape.width:
-            raise GramLoopError(
-                f"the head was made for a backbone of width {width}, this one has {backbone.shape.width}"
-            )
+            raise GramLoopError(f"the head is for width {width}, this one has {backbone.shape.width}")
         backbone.check_taps(taps)
         self.backbone, self.head = backbone, head
         self.taps, self.classes = tuple(taps), classes

@@ -263,9 +263,7 @@ def check_names(checkpoint: Checkpoint, expected: Mapping[str, Shape]) -> None:
         if names
     ]
     if listed:
-        raise GramLoopError(
-            f"{checkpoint.path} does not fit this model, nothing was loaded: {'; '.join(listed)}"
-        )
+        raise GramLoopError(f"{checkpoint.path} does not fit, nothing was loaded: {'; '.join(listed)}")
 
 
 def refuse_infinite(name: str, value: Tensor, path: Path) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -32,7 +31,7 @@ from gramloop.models.checkpoint import (
     refuse_infinite,
     renamed_plan,
 )
-from gramloop.util.json_files import read_checked, read_json
+from gramloop.util.json_files import read_checked
 
 SHAPES: Mapping[str, BackboneShape] = {
     "vits16": BackboneShape(12, 384),
@@ -47,7 +46,6 @@ SHAPES: Mapping[str, BackboneShape] = {
     ),
 }
 _DINOV3 = "a DINOv3 backbone"
-DINOV3_CONFIG = "the config.json of a DINOv3 backbone"
 _COMPARED = (
     "model_type", "hidden_size", "num_hidden_layers", "intermediate_size", "num_register_tokens", "patch_size",
     "num_channels", "use_gated_mlp", "hidden_act", "query_bias", "key_bias", "value_bias", "layer_norm_eps",
@@ -77,10 +75,7 @@ def load_backbone(
         backbone = meta_backbone(infer_shape(checkpoint))
         plan, unused = dinov3_plan(backbone), unused_shapes(backbone.shape)
     else:
-        config = (checkpoint.path if checkpoint.path.is_dir() else checkpoint.path.parent) / "config.json"
-        shape, theta = infer_transformers_shape(checkpoint, config)
-        backbone = meta_backbone(shape, rope_theta=theta)
-        _check_config(config, backbone.model.config)
+        backbone = transformers_backbone(checkpoint)
         # transformers keeps its blocks under model.layer in memory and under layer in its files
         short = any(name.startswith("layer.") for name in checkpoint.shapes)
         plan = renamed_plan(backbone.model, {r"^model\.": ""} if short else {})
@@ -143,17 +138,6 @@ def backbone_of_head(
     return found
 
 
-def _check_config(path: Path, expected: Any) -> None:
-    """Raise if config.json describes another model than its weights."""
-    stored = read_json(path, DINOV3_CONFIG)
-    for name in _COMPARED:
-        value = getattr(expected, name)
-        if stored.get(name, value) != value:
-            raise GramLoopError(
-                f"{path} has {name} {stored[name]!r:.60}, but the weights next to it are those of a DINOv3 with {value!r}"
-            )
-
-
 def dinov3_file_shapes(backbone: Backbone) -> Shapes:
     """Every name with its shape as a released DINOv3 file of this size has it."""
     return planned_shapes(dinov3_plan(backbone)) | unused_shapes(backbone.shape)
@@ -210,22 +194,8 @@ def unused_shapes(shape: BackboneShape) -> Shapes:
     return shapes
 
 
-@dataclass(frozen=True)
-class StoredConfig:
-    """What names and shapes of a backbone's weights do not say."""
-
-    num_attention_heads: int
-    rope_theta: float = 100.0
-
-    def __post_init__(self) -> None:
-        if self.num_attention_heads < 1 or not 0 < self.rope_theta < math.inf:
-            raise GramLoopError(
-                f"num_attention_heads and rope_theta must be above 0, not {self.num_attention_heads} and {self.rope_theta}"
-            )
-
-
-def infer_transformers_shape(checkpoint: Checkpoint, config: Path) -> tuple[BackboneShape, float]:
-    """The architecture and the rotary base of a DINOv3 in transformers' naming, with its config.json."""
+def transformers_backbone(checkpoint: Checkpoint) -> Backbone:
+    """A DINOv3 without weights for a file in transformers' naming; config.json says what names and shapes do not."""
     inner = checkpoint.renamed(lambda name: name.removeprefix("model."))
     sizes = inner.sizes(
         _DINOV3,
@@ -234,16 +204,29 @@ def infer_transformers_shape(checkpoint: Checkpoint, config: Path) -> tuple[Back
         registers=("embeddings.register_tokens", 1),
         patch=("embeddings.patch_embeddings.weight", -1),
     )
-    stored = read_checked(config, StoredConfig, DINOV3_CONFIG)
+    config = (checkpoint.path if checkpoint.path.is_dir() else checkpoint.path.parent) / "config.json"
+    stored = read_checked(config, dict[str, Any], "the config.json of a DINOv3 backbone")
+    heads, theta = stored.get("num_attention_heads"), stored.get("rope_theta", ROPE_THETA)
+    if type(heads) is not int or type(theta) not in (int, float) or heads < 1 or not 0 < theta < math.inf:
+        raise GramLoopError(
+            f"{config}: num_attention_heads and rope_theta must be numbers above 0, not {heads!r:.60} and {theta!r:.60}"
+        )
     shape = BackboneShape(
         depth=inner.count(r"layer\.(\d+)\."),
-        head_dim=sizes["width"] // stored.num_attention_heads,
+        head_dim=sizes["width"] // heads,
         gated="layer.0.mlp.gate_proj.weight" in inner.shapes,
         qkv_bias="layer.0.attention.q_proj.bias" in inner.shapes,
         local_cls_norm=False,
         **sizes,
     )
-    return shape, stored.rope_theta
+    backbone = meta_backbone(shape, rope_theta=float(theta))
+    for name in _COMPARED:
+        value = getattr(backbone.model.config, name)
+        if stored.get(name, value) != value:
+            raise GramLoopError(
+                f"{config} has {name} {stored[name]!r:.60}, but the weights next to it are those of a DINOv3 with {value!r}"
+            )
+    return backbone
 
 
 HEAD_DIM = 64  # of every released DINOv2

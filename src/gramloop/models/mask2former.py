@@ -170,9 +170,7 @@ class Adapter(nn.Module):
         """Maps of the image itself, which do not depend on the taps."""
         height, width = pixels.shape[-2:]
         if height % ADAPTER_STRIDE or width % ADAPTER_STRIDE:
-            raise GramLoopError(
-                f"the adapter needs sides that are multiples of {ADAPTER_STRIDE}, not {height} x {width}"
-            )
+            raise GramLoopError(f"both sides must be multiples of {ADAPTER_STRIDE}, not {height} x {width}")
         maps: list[Tensor] = self.spm(pixels)
         return maps
 

@@ -186,9 +186,7 @@ class _Settings:
 
     def __post_init__(self) -> None:
         if len(self.things) != self.detect.classes:
-            raise GramLoopError(
-                f"it names {len(self.things)} things, but the head has {self.detect.classes} classes"
-            )
+            raise GramLoopError(f"{len(self.things)} things, but a head of {self.detect.classes} classes")
 
 
 class TinyModel(nn.Module):

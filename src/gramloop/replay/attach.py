@@ -221,9 +221,7 @@ class Loop:
         part in drift, median and mean, and keep the baseline trajectory.
         """
         if not (mask is None or isinstance(mask, Tensor)):
-            raise GramLoopError(
-                f"the valid-patch mask is a {type(mask).__name__}; it is a bool tensor, or None"
-            )
+            raise GramLoopError(f"the valid-patch mask is a {type(mask).__name__}, not a bool tensor")
         self._here.forwards.next.valid = mask
 
     def detach(self) -> None:

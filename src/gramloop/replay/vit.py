@@ -145,11 +145,6 @@ class ViT:
         return len(self.blocks)
 
     @property
-    def prefix(self) -> int:
-        """How many class and register tokens come before the patches."""
-        return self.layout.prefix
-
-    @property
     def patch_embedding(self) -> nn.Conv2d | None:
         """The convolution that cuts images into patches, where it is one."""
         return self.embedding if isinstance(self.embedding, nn.Conv2d) else None
@@ -175,9 +170,7 @@ class ViT:
         else:
             same = (self.blocks, self.final_norm) == _blocks_and_norm(self.module, *self.paths)
         if not same:
-            raise GramLoopError(
-                f"blocks or norm of {self.name} were replaced with a replay attached; detach() and attach again"
-            )
+            raise GramLoopError(f"blocks or norm of {self.name} were replaced; detach() and attach again")
 
 
 @dataclass(frozen=True)
