@@ -87,7 +87,7 @@ def test_yolos_with_positions_between_its_blocks_is_refused() -> None:
         "image_size": [64, 64],
     }  # fmt: skip
     with pytest.raises(
-        gramloop.GramLoopError, match=r"YolosModel cannot be replayed: it adds position embed"
+        gramloop.GramLoopError, match=r"YolosModel cannot be replayed from block 0 on: it adds position embed"
     ):
         gramloop.attach(YolosModel(YolosConfig(**sizes)).eval(), window=(1, 2))
 

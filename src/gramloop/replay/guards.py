@@ -140,10 +140,7 @@ def check_reach(vit: ViT, replay: Route | ReplayConfig) -> None:
     at = route(replay, vit.depth) if isinstance(replay, ReplayConfig) else replay
     if at.runs_blocks and at.reach >= vit.plain_depth:
         raise GramLoopError(
-            f"{vit.name} cannot be replayed as far as block {at.reach}: {vit.why_not_plain}; window and gate_at must lie "
-            f"below block {vit.plain_depth}"
-            if vit.plain_depth
-            else f"{vit.name} cannot be replayed: {vit.why_not_plain}"
+            f"{vit.name} cannot be replayed from block {vit.plain_depth} on: {vit.why_not_plain}; this replay reaches block {at.reach}"
         )
 
 
