@@ -104,25 +104,14 @@ class WindowedDetector(nn.Module):
         ``view_features`` may return several versions of each view (say, without and with a replay); so does this, one
         after the other: at the released size each has 3 GB.
         """
-        view_features = view_features or self.view_features
+        see = view_features or (lambda view, _: [join_taps(self.backbone(view, self.taps))])
         layout, patch = self.layout(images), self.backbone.shape.patch
-        overview = _resize(
-            images, (layout.rows[0][1], layout.columns[0][1])
-        )  # at the size of the first window
-        views = [
-            view_features(crop, mask)
-            for crop, mask in zip(
-                [overview, *layout.crops(images)],
-                [layout.overview_mask(valid), *layout.crops(valid, patch)],
-                strict=True,
-            )
-        ]
+        first = layout.rows[0][1], layout.columns[0][1]  # the size of the overview, too
+        shown = [_resize(images, first), *layout.crops(images)]
+        masks = [layout.overview_mask(valid), *layout.crops(valid, patch)]
+        views = [see(*view) for view in zip(shown, masks, strict=True)]
         for whole, *parts in zip(*views, strict=True):
             yield torch.cat((_resize(whole, layout.grid), layout.join(parts)), dim=1)
-
-    def view_features(self, images: Tensor, valid: Tensor) -> list[Tensor]:
-        """The taps of one view, joined along the channels, (B, 4 C, h, w); padding is read too."""
-        return [join_taps(self.backbone(images, self.taps))]
 
     def detect(self, features: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """The head on its features, in the precision of its parameters: (B, n, classes), (B, n, 4)."""

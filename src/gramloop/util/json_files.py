@@ -121,15 +121,9 @@ def refuse_unknown(content: Any, known: Mapping[str, Any], where: str, what: str
 
 
 def first_difference(found: Mapping[str, Any], wanted: Mapping[str, Any], skip: Collection[str] = ()) -> str:
-    """Describe the first entry that differs, as in ``shards 3, not 4`` or ``versions: torch = 2, not 3``.
+    """Describe the first entry that differs, as in ``shards 3, not 4`` or ``versions: torch = 2, not 3``, or nothing.
 
-    Args:
-        found: what is there, plain values as JSON knows them.
-        wanted: what was requested.
-        skip: entries that may differ.
-
-    Returns:
-        An empty string where nothing else differs.
+    Both are plain values as JSON knows them; the entries ``skip`` may differ.
     """
     before, now = json.loads(json.dumps([found, wanted]))  # a tuple and the list it is stored as are equal
     for name in {**before, **now}:

@@ -85,8 +85,7 @@ def _has_guard(file: str | None) -> bool:
 def process_context(*preload: str) -> Any:
     """How processes are started: never forked from this one, since forking a process with threads can hang.
 
-    Args:
-        preload: modules that workers need; a fork server, where the system has one, imports them once for all.
+    A fork server, where the system has one, imports the modules of ``preload`` once for all.
     """
     context = _Context()
     if _FORKS:

@@ -25,12 +25,7 @@ class Advance(Protocol):
 
 @contextmanager
 def progress_bar(description: str, total: int | None) -> Iterator[Advance]:
-    """A bar on standard error, and the function that moves it on.
-
-    Args:
-        description: what is being done.
-        total: steps to the end, None if unknown; one step needs no bar.
-    """
+    """A bar on standard error, and the function that moves it on; the total may be unknown, and one step needs no bar."""
     with use_screen() as free:
         if not free or (total is not None and total < 2):
             yield lambda now="", steps=1: None
