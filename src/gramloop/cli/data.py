@@ -15,6 +15,7 @@ from gramloop.cli.output import note, print_failures
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.options import ReadingOptions, ShiftOptions
 from gramloop.util.options import MANY, group, option
+from gramloop.util.progress import progress_bar
 
 if TYPE_CHECKING:
     from gramloop.data.opening import OpenSuite
@@ -76,7 +77,6 @@ def corrupt_command(options: CorruptOptions) -> CommandResult:
 
 def _write(opened: OpenSuite, options: CorruptOptions) -> CommandResult:
     from gramloop.data.writing import write_suite
-    from gramloop.util.progress import progress_bar
 
     assert opened.clean is not None
     start = time.perf_counter()
@@ -125,7 +125,6 @@ class ScenesOptions:
 def scenes_command(options: ScenesOptions) -> CommandResult:
     """Write the scenes."""
     from gramloop.data.scenes import SceneFiles, write_scenes
-    from gramloop.util.progress import progress_bar
 
     wanted = SceneFiles(options.count, options.start, options.size, options.split, options.seed)
     with progress_bar("drawing scenes", options.count) as advance:

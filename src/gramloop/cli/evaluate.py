@@ -13,7 +13,9 @@ from gramloop.cli.options import CommandResult, command
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.options import EvaluateOptions
 from gramloop.tune.options import TuneOptions
+from gramloop.util.device import numbered_device
 from gramloop.util.options import all_settings, flat_values, option
+from gramloop.util.progress import progress_bar
 
 if TYPE_CHECKING:
     from gramloop.evaluate.results import Results
@@ -165,8 +167,6 @@ def tune_command(options: TuneCall) -> CommandResult:
     """Tune; 1 if images had to be left out."""
     from gramloop.tune.planning import describe_search, search_suite
     from gramloop.tune.tuning import run_tuning
-    from gramloop.util.device import numbered_device
-    from gramloop.util.progress import progress_bar
 
     if options.data.data is not None:
         output.note_embedded(options.model, [options.data.data])

@@ -11,7 +11,10 @@ from gramloop.cli.output import listening, print_answer, show
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.options import CALIBRATION_HELP
 from gramloop.tasks.options import DEVICE_HELP, ModelOptions
+from gramloop.util.device import choose_device
+from gramloop.util.files import make_folder
 from gramloop.util.options import MANY, group, option
+from gramloop.util.progress import progress_bar
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +41,6 @@ def demo_command(options: DemoOptions) -> CommandResult:
     """Run the evaluations, print the answers and write the page."""
     from gramloop.demo import SHIFTS, run_demo
     from gramloop.report.write import read_document, write_report
-    from gramloop.util.files import make_folder
 
     scenes = options.scenes or (8 if options.quick else 14)
     if scenes < 2:
@@ -109,8 +111,6 @@ class CheckOptions:
 def check_command(options: CheckOptions) -> CommandResult:
     """Print a table and a verdict."""
     from gramloop.check import EXACT, check_machine
-    from gramloop.util.device import choose_device
-    from gramloop.util.progress import progress_bar
     from gramloop.util.table import Column, Table
 
     device = choose_device(options.device)

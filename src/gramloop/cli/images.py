@@ -16,7 +16,10 @@ from gramloop.cli.output import note_embedded
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.options import CALIBRATION_HELP
 from gramloop.tasks.options import ModelOptions
+from gramloop.util.device import choose_device
+from gramloop.util.files import atomic_write, make_folder
 from gramloop.util.options import group, option
+from gramloop.util.progress import progress_bar
 
 if TYPE_CHECKING:
     from gramloop.data.records import Shift
@@ -58,7 +61,6 @@ class PredictOptions:
 def predict_command(options: PredictOptions) -> CommandResult:
     """Predict every image; 1 if some failed."""
     from gramloop.tasks.images import find_images
-    from gramloop.util.files import make_folder
 
     if not 0 <= options.threshold <= 1:
         raise GramLoopError(f"--threshold is a score from 0 to 1, not {options.threshold:g}")
@@ -113,7 +115,6 @@ def _write(
     """Predict an image; the files that were written."""
     from gramloop.tasks.base import task_of
     from gramloop.tasks.images import read_image
-    from gramloop.util.files import atomic_write
 
     pixels, files = read_image(file.path), list[Path]()
     shown = dict(zip(("baseline", "mitigated"), predict(pixels), strict=False))
@@ -137,8 +138,6 @@ def each_image(
 ) -> list[dict[str, str]]:
     """Do the work on every image; the images that failed, with the reason of each, which is printed too."""
     from torch import OutOfMemoryError
-
-    from gramloop.util.progress import progress_bar
 
     failures = []
     with progress_bar(doing, len(files)) as advance:
@@ -189,7 +188,6 @@ class DiagnoseOptions:
 def diagnose_command(options: DiagnoseOptions) -> CommandResult:
     """Diagnose every image; 1 if some failed."""
     from gramloop.tasks.images import find_images
-    from gramloop.util.files import make_folder
 
     shifts = _shifts(options.shift, options.severity)
     files = find_images(options.images, options.out)
@@ -213,7 +211,6 @@ def _write_diagnosis(
     from gramloop.data.records import Record
     from gramloop.report.figures.diagnostic import Diagnosed, diagnostic
     from gramloop.tasks.images import read_image
-    from gramloop.util.files import atomic_write
 
     pixels = read_image(file.path)
     record = Record(file.path.stem, file.path, file.path.name, *pixels.shape[:2])
@@ -271,7 +268,6 @@ def _diagnosing(options: DiagnoseOptions) -> DiagnoseImage:
     """What diagnoses an image with the model that the options name."""
     from gramloop.mitigations.stack import read_stack, replay_alone
     from gramloop.tasks.diagnosis import diagnose_with, diagnose_with_embedded
-    from gramloop.util.device import choose_device
 
     replay = replay_alone(read_stack(options.method)[0])
     if replay is None or not replay.replays:
