@@ -17,13 +17,7 @@ from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Backbone, SegmentationModel, Tap, default_taps
-from gramloop.models.checkpoint import (
-    Checkpoint,
-    LoadOptions,
-    fused_names,
-    load_weights,
-    open_checkpoint,
-)
+from gramloop.models.checkpoint import Checkpoint, LoadOptions, fused_names, load_weights, open_checkpoint
 from gramloop.models.dino import backbone_of_head
 
 ADAPTER_STRIDE = 32  # of the coarsest map: both sides of an image must be multiples of it

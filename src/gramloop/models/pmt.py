@@ -22,13 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import (
-    Backbone,
-    SegmentationModel,
-    Tap,
-    quarter_ends,
-    without_autocast,
-)
+from gramloop.models.backbone import Backbone, SegmentationModel, Tap, quarter_ends, without_autocast
 from gramloop.models.checkpoint import (
     HEAD_NAMES,
     PMT_CLASSES,
