@@ -146,7 +146,9 @@ def _eomt():
 def test_eomt_is_refused_where_queries_join_the_tokens() -> None:
     model = _eomt()
     x = torch.randn(1, 3, 64, 64)
-    with pytest.raises(gramloop.GramLoopError, match=r"from block 4 on.*inserts mask queries.*reaches block 5"):
+    with pytest.raises(
+        gramloop.GramLoopError, match=r"from block 4 on.*inserts mask queries.*reaches block 5"
+    ):
         gramloop.attach(model, window=(1, 2))
     with pytest.raises(gramloop.GramLoopError, match="inserts mask queries"):
         gramloop.attach(model, window=(3, 4), gate_at="end")
@@ -186,7 +188,9 @@ def test_lw_detr_is_refused() -> None:
     config = LwDetrViTConfig(
         hidden_size=32, num_hidden_layers=4, num_attention_heads=4, image_size=64, patch_size=16
     )
-    with pytest.raises(gramloop.GramLoopError, match="LwDetrViTBackbone cannot be replayed from block 0 on: it regroups"):
+    with pytest.raises(
+        gramloop.GramLoopError, match="LwDetrViTBackbone cannot be replayed from block 0 on: it regroups"
+    ):
         gramloop.attach(LwDetrViTBackbone(config).eval())
 
 
