@@ -150,10 +150,7 @@ def too_long(text: str) -> list[str]:
 
 @pytest.mark.parametrize("words", [[], ["--help"], *([name, "--help"] for name in COMMANDS)], ids=" ".join)
 def test_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    if words:
-        with pytest.raises(SystemExit):
-            main(words)
-    else:
+    with pytest.raises(SystemExit):
         main(words)
     assert too_long(capsys.readouterr().out) == []
 
