@@ -24,7 +24,8 @@ from gramloop.export import export_model
 from gramloop.export.programs import subject_of
 from gramloop.mitigations.mitigated import mitigate
 from gramloop.mitigations.stack import read_stack
-from gramloop.models.tiny import SOURCE, suggested_replay
+from gramloop.models.tiny import SOURCE, SUGGESTED
+from gramloop.replay.config import read_replay
 from gramloop.tasks.loading import open_model
 
 Run = Callable[[], object]
@@ -32,7 +33,7 @@ Run = Callable[[], object]
 
 def variants() -> dict[str, tuple[object, Path | None]]:
     """What is compared: the mitigations, and calibration statistics where they are needed."""
-    replay = suggested_replay()
+    replay = read_replay(SUGGESTED)
     return {
         "plain": ((), None),
         "replayed": (ReplayConfig(window=(2, 3), replays=1), None),

@@ -23,7 +23,8 @@ from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import DataSource
 from gramloop.evaluate.planning import Request, make_plan
 from gramloop.models.backbone import Backbone
-from gramloop.models.tiny import SUGGESTED, WEIGHTS, suggested_replay
+from gramloop.models.tiny import SUGGESTED, WEIGHTS
+from gramloop.replay.config import read_replay
 from gramloop.tasks.base import read_labelled
 from gramloop.tasks.loading import WeightPrecision, load_predictor
 from gramloop.tasks.semantic import Segmentation
@@ -66,7 +67,7 @@ def scores(root: Path, task: Task, way: str) -> dict[str, float]:
 def agreement(root: Path, way: str) -> dict[str, float]:
     """The share of pixels that get the same class as in float32, plain and replayed."""
     dtype, autocast = WAYS[way]
-    replay = suggested_replay()
+    replay = read_replay(SUGGESTED)
     exact, other = load_predictor("semantic", FILES), load_predictor("semantic", FILES, dtype=dtype)
     opened = open_suite(
         "scenes-c",

@@ -141,7 +141,10 @@ class Bench:
         predictor, stats = self.open(task)
         kind, text = get_task(predictor.task), "+".join(each.strip() for each in mitigations if each.strip())
         stack = read_stack(text, stats)[0] if text else ()
-        record = _record(clean, shift)
+        # named after its content, so that the same image is always shifted alike
+        name = hashlib.sha256(f"{clean.shape}".encode() + clean.tobytes()).hexdigest()[:16]
+        height, width = clean.shape[:2]
+        record = Record(name, Path(name), name, height, width, shift=shift)
         shifted = clean if shift is None else shift.pixels(clean, record)
         (first, _), *timed = (
             self._predict(task, each, image.shape, image.tobytes())
@@ -159,13 +162,6 @@ class Bench:
         )
         times = tuple(milliseconds for _, milliseconds in timed)
         return Trial(predictor, shift, clean, shifted, first, found, times, agreement, stack_text(stack))
-
-
-def _record(pixels: RGB, shift: Shift | None) -> Record:
-    """The image as shifts take one; its name is its content, so that the same image is always shifted alike."""
-    name = hashlib.sha256(f"{pixels.shape}".encode() + pixels.tobytes()).hexdigest()[:16]
-    height, width = pixels.shape[:2]
-    return Record(name, Path(name), name, height, width, shift=shift)
 
 
 @cache

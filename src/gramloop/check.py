@@ -10,9 +10,10 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gramloop.errors import GramLoopError
+from gramloop.models.backbone import Backbone, Tap
 from gramloop.models.tiny import load_tiny
 from gramloop.replay.attach import attached
 from gramloop.replay.config import Adaptive, ReplayConfig
@@ -100,31 +101,28 @@ def _drift(device: torch.device, autocast: bool, patches: Tensor, gated: bool) -
 
 def _forward(device: torch.device, autocast: bool, replay: ReplayConfig) -> float:
     """A replay in the embedded model against the same in float64 on the CPU."""
-    truth = _Tiny().double()
+    truth, here = load_tiny().backbone.double(), _backbone(device, autocast)
     pixels = torch.randn(1, 3, 64, 96, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    here = _Tiny().to(device)
-    here.backbone.autocast_on = (device.type,) if autocast else ()
-    with attached(here.backbone.model, replay), attached(truth.backbone.model, replay):
-        return agreement(here(pixels.float().to(device)), truth(pixels))
+    with attached(here.model, replay), attached(truth.model, replay):
+        return agreement(_patches(here, pixels.float().to(device)), _patches(truth, pixels))
 
 
 def _twice(device: torch.device, autocast: bool) -> float:
     """Two forwards of one image with deterministic algorithms, which agree to the bit."""
-    model, pixels = _Tiny().to(device), torch.zeros(1, 3, 64, 64, device=device)
-    model.backbone.autocast_on = (device.type,) if autocast else ()
-    with deterministic_algorithms(), attached(model.backbone.model, ReplayConfig(window=(6, 6))):
-        return agreement(model(pixels), model(pixels))
+    here, pixels = _backbone(device, autocast), torch.zeros(1, 3, 64, 64, device=device)
+    with deterministic_algorithms(), attached(here.model, ReplayConfig(window=(6, 6))):
+        return agreement(_patches(here, pixels), _patches(here, pixels))
 
 
-class _Tiny(nn.Module):
-    """The final patches of the embedded model."""
+def _backbone(device: torch.device, autocast: bool) -> Backbone:
+    backbone = load_tiny().backbone.to(device)
+    backbone.autocast_on = (device.type,) if autocast else ()
+    return backbone
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.backbone = load_tiny().backbone
 
-    def forward(self, pixels: Tensor) -> Tensor:
-        return self.backbone.features(pixels, [11])[0].patches
+def _patches(backbone: Backbone, pixels: Tensor) -> Tensor:
+    tap: Tap = backbone(pixels, [backbone.shape.depth - 1])[0]
+    return tap.patches
 
 
 def agreement(found: Tensor, expected: Tensor) -> float:

@@ -12,8 +12,8 @@ from gramloop.evaluate.cost import time_methods
 from gramloop.evaluate.engines import Listener
 from gramloop.evaluate.evaluation import evaluate_model
 from gramloop.evaluate.methods import BASELINE
-from gramloop.models.tiny import SOURCE, suggested_replay
-from gramloop.replay.config import replay_text
+from gramloop.models.tiny import SOURCE, SUGGESTED
+from gramloop.replay.config import read_replay, replay_text
 
 SPLIT = "demo"  # neither the model nor any choice has seen these scenes
 SHIFTS = ("gaussian_noise", "impulse_noise", "defocus_blur", "fog", "jpeg_compression", "contrast")
@@ -36,7 +36,7 @@ def run_demo(
 ) -> list[Path]:
     """Evaluate three tasks on drawn scenes, shifted ones first; the folders of results."""
     drawn = draw_scenes(folder / f"scenes-{scenes}", SceneFiles(scenes, split=SPLIT))
-    replay = f"replay:{replay_text(suggested_replay())}"
+    replay = f"replay:{replay_text(read_replay(SUGGESTED))}"
     shifted: dict[str, Any] = {"conditions": shifts, "severities": [SEVERITY]}
     places = []
     for suite, chosen in (("scenes-c", shifted), ("scenes", {})):

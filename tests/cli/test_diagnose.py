@@ -10,7 +10,9 @@ from golden import load_golden
 from gramloop.cli import main
 from gramloop.data.scenes import scene
 from gramloop.models.detector import DETECTOR_BACKBONE
-from gramloop.models.tiny import load_tiny, suggested_replay
+from gramloop.models.tiny import SUGGESTED as SUGGESTED_FILE
+from gramloop.models.tiny import load_tiny
+from gramloop.replay.config import read_replay
 from gramloop.tasks.diagnosis import diagnose
 from gramloop.tasks.images import to_tensor
 
@@ -22,7 +24,7 @@ def photo(tmp_path_factory):
     return path
 
 
-SUGGESTED = "replay:window=6-6,replays=1,strength=0.15"  # as suggested_replay has it
+SUGGESTED = "replay:window=6-6,replays=1,strength=0.15"
 
 
 def run(*words):
@@ -36,10 +38,10 @@ def test_figure_and_numbers_of_an_image(photo, tmp_path, capsys):
     ]
     said = json.loads((tmp_path / "boat.diagnosis.json").read_text())
     pixels = to_tensor(scene(3, 96).image)
-    expected = diagnose(load_tiny(), pixels, suggested_replay())
+    expected = diagnose(load_tiny(), pixels, read_replay(SUGGESTED_FILE))
     (entry,) = said["conditions"]
     assert {name: entry[name] for name in expected.as_json()} == expected.as_json()
-    assert said["replay"]["window"] == list(suggested_replay().window)
+    assert said["replay"]["window"] == list(read_replay(SUGGESTED_FILE).window)
     assert "blocks" in capsys.readouterr().out
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert run(photo, "--out", tmp_path, "--short-side", 96, "--method", SUGGESTED) == 0
@@ -110,9 +112,9 @@ def test_a_head_looks_through_its_own_windows(photo, tmp_path, task):
         (["--short-side", "90"], "multiple of the patches' side, 8"),
         (["--backbone", "none.pth"], "--head FILE is missing"),
         (["--method", "replay:strength=half"], "strength is 'half'; it is "),
-        (["--method", "replay:replays=0"], "nothing to diagnose"),
+        (["--method", "replay:replays=0"], "no replay alone of 1 or more passes"),
         (["--method", "replay:adaptive=step:1"], "adaptive is 'step:1'; it is "),
-        (["--method", "levels"], "only a replay has drift and gate"),
+        (["--method", "levels"], "only that has drift and gate"),
         (["--device", "nowhere"], "is not on this machine"),
         (["--shift", "fog", "--severity", "9"], "severity 9 of fog"),
     ],

@@ -130,7 +130,7 @@ def test_bad_images_cost_a_sentence_each_and_the_others_are_done(detect, photo, 
     for name in ("text.jpg", "empty.png", "cut.png", "dot.png", "missing.png"):
         assert sum(str(folder / name) in line for line in lines) == 1, name
     assert len(lines) == 6
-    assert lines[-1] == "5 images failed"
+    assert lines[-1] == "5 of 7 images failed"
     assert "2 images done" in captured.out
 
 

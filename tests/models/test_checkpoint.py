@@ -244,9 +244,9 @@ def test_names_that_are_numbers(tmp_path, weights):
             "has num_hidden_layers 3, but the weights next to it are those of a DINOv3 with 12",
         ),
         ("hidden_act", "relu", "has hidden_act 'relu', but"),
-        ("num_attention_heads", "4", "num_attention_heads: expected `int`, got `str`"),
-        ("num_attention_heads", 0, "num_attention_heads and rope_theta must be above 0"),
-        ("rope_theta", -5.0, "num_attention_heads and rope_theta must be above 0"),
+        ("num_attention_heads", "4", "num_attention_heads and rope_theta must be numbers above 0, not '4'"),
+        ("num_attention_heads", 0, "num_attention_heads and rope_theta must be numbers above 0"),
+        ("rope_theta", -5.0, "num_attention_heads and rope_theta must be numbers above 0"),
     ],
 )
 def test_a_config_that_contradicts_the_weights(tmp_path, name, value, sentence):

@@ -142,18 +142,13 @@ def without(name):
     return lambda entries: entries.pop(name)
 
 
-def with_(name, value):
-    return lambda entries: entries.update({name: value})
-
-
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
         (without("transformer.decoder.class_embed.2.bias"), "transformer.decoder.class_embed.2.bias"),
         (without("query_embed.weight"), "is not a Plain-DETR head: it lacks query_embed.weight"),
-        (with_("class_embed.2.bias", torch.ones(91)), "class_embed.2.bias and transformer.*differ"),
     ],
-    ids=["missing alias", "another head", "alias differs"],
+    ids=["missing alias", "another head"],
 )
 def test_a_head_that_does_not_fit_is_refused_in_one_sentence(folder, tmp_path, damage, said):
     entries = weights(of_backbone=False)
@@ -231,14 +226,6 @@ def test_mask_and_pixels_are_cropped_alike():
     pixels = valid.repeat_interleave(16, 1).repeat_interleave(16, 2)
     for crop, mask in zip(layout.crops(pixels), layout.crops(valid, stride=16), strict=True):
         assert torch.equal(crop[:, ::16, ::16], mask)
-
-
-def test_the_overview_has_the_size_of_the_first_window_and_keeps_constants():
-    layout = WindowLayout.of(144, 208)
-    overview = layout.overview(torch.full((1, 3, 144, 208), 2.5))
-    assert overview.shape == (1, 3, 48, 80)
-    torch.testing.assert_close(overview, torch.full_like(overview, 2.5))
-    assert layout.enlarge(torch.zeros(1, 7, 3, 5)).shape == (1, 7, 9, 13)
 
 
 def test_the_overview_mask_keeps_the_share_of_valid_patches():

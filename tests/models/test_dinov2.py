@@ -129,7 +129,7 @@ def test_a_linear_head_segments_and_replays(tmp_path: Path) -> None:
     assert (loaded.predict(image).labels == built.predict(image).labels).all()
     with attached(backbone.model, window=(1, 1)) as loop:
         built.predict(image)
-    assert loop.vit.prefix == 5
+    assert loop.vit.layout.prefix == 5
 
 
 def test_the_architecture_is_read_off_the_file(tmp_path: Path) -> None:

@@ -92,5 +92,3 @@ def test_a_head_that_does_not_fit_its_backbone(golden_file):
         LinearSegmentor(backbone, LinearHead(32, 5, [7]))
     with pytest.raises(GramLoopError, match="between 0 and 7"):
         LinearSegmentor(backbone, LinearHead(64, 5, [8]))
-    with pytest.raises(GramLoopError, match="needs a width, outputs and taps"):
-        LinearHead(64, 5, [])

@@ -86,7 +86,7 @@ def test_taps_before_the_window_stay_ordinary(name: str) -> None:
     ],
 )
 def test_prefix_tokens(name: str, prefix: int) -> None:
-    assert find_vit(build(name)[0]).prefix == prefix
+    assert find_vit(build(name)[0]).layout.prefix == prefix
 
 
 def test_a_described_vit_is_the_same_as_a_known_one() -> None:
@@ -146,7 +146,9 @@ def _eomt():
 def test_eomt_is_refused_where_queries_join_the_tokens() -> None:
     model = _eomt()
     x = torch.randn(1, 3, 64, 64)
-    with pytest.raises(gramloop.GramLoopError, match=r"block 5.*inserts mask queries.*below block 4"):
+    with pytest.raises(
+        gramloop.GramLoopError, match=r"from block 4 on.*inserts mask queries.*reaches block 5"
+    ):
         gramloop.attach(model, window=(1, 2))
     with pytest.raises(gramloop.GramLoopError, match="inserts mask queries"):
         gramloop.attach(model, window=(3, 4), gate_at="end")
@@ -186,7 +188,9 @@ def test_lw_detr_is_refused() -> None:
     config = LwDetrViTConfig(
         hidden_size=32, num_hidden_layers=4, num_attention_heads=4, image_size=64, patch_size=16
     )
-    with pytest.raises(gramloop.GramLoopError, match="LwDetrViTBackbone cannot be replayed: it regroups"):
+    with pytest.raises(
+        gramloop.GramLoopError, match="LwDetrViTBackbone cannot be replayed from block 0 on: it regroups"
+    ):
         gramloop.attach(LwDetrViTBackbone(config).eval())
 
 
@@ -214,7 +218,7 @@ def test_an_incomplete_description_is_refused() -> None:
         gramloop.attach(model, norm=model.layernorm, prefix=1)
     with pytest.raises(gramloop.GramLoopError, match="prefix is None"):
         gramloop.attach(model, blocks=model.layers, norm=model.layernorm)
-    with pytest.raises(gramloop.GramLoopError, match="blocks must be modules of ViTModel"):
+    with pytest.raises(gramloop.GramLoopError, match="blocks must be different modules of ViTModel"):
         gramloop.attach(model, blocks=[nn.Linear(2, 2)], prefix=1)
 
 

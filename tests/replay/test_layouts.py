@@ -87,7 +87,7 @@ def test_yolos_with_positions_between_its_blocks_is_refused() -> None:
         "image_size": [64, 64],
     }  # fmt: skip
     with pytest.raises(
-        gramloop.GramLoopError, match=r"YolosModel cannot be replayed: it adds position embed"
+        gramloop.GramLoopError, match=r"YolosModel cannot be replayed from block 0 on: it adds position embed"
     ):
         gramloop.attach(YolosModel(YolosConfig(**sizes)).eval(), window=(1, 2))
 
@@ -114,7 +114,7 @@ def test_images_packed_into_one_sequence_are_refused() -> None:
 def test_which_names_one_of_several_vits() -> None:
     pair = nn.ModuleDict({"student": build("ViTModel")[0], "teacher": build("DeiTModel")[0]}).eval()
     with gramloop.attached(pair, which="teacher", window=WINDOW) as loop:
-        assert loop.vit.prefix == 2
+        assert loop.vit.layout.prefix == 2
         assert loop.vit.blocks[0] is pair["teacher"].layers[0]
     with pytest.raises(gramloop.GramLoopError, match=r"no module 'pupil'; its ViTs are at: student, teacher"):
         gramloop.attach(pair, which="pupil")

@@ -195,7 +195,7 @@ def test_several_resolutions_at_once_are_refused() -> None:
     large, small = golden.values["x"], golden.values["x"][:, :, :32, :48].contiguous()
     with torch.no_grad(), gramloop.attached(vit, window=(3, 4)):
         alone = vit.forward_features(large)
-        with pytest.raises(gramloop.GramLoopError, match="a list of 2 resolutions; a replay takes one"):
+        with pytest.raises(gramloop.GramLoopError, match="a list of 2; a replay takes"):
             vit.forward_features_list([large, small])
         [listed] = vit.forward_features_list([large])
     assert all(torch.equal(listed[key], alone[key]) for key in alone)

@@ -70,6 +70,6 @@ def test_mask_of_the_wrong_shape_or_kind(vit: nn.Module, x: Tensor, mask: Tensor
 def test_a_list_of_masks(vit: nn.Module) -> None:
     with (
         gramloop.attached(vit, window=WINDOW) as loop,
-        pytest.raises(gramloop.GramLoopError, match="is a list; it is a bool tensor"),
+        pytest.raises(gramloop.GramLoopError, match="is a list, not a bool tensor"),
     ):
         loop.set_valid([torch.ones(2, 16, dtype=torch.bool)])  # type: ignore[arg-type]

@@ -113,7 +113,7 @@ def test_it_compiles_into_one_graph(vit: nn.Module, x: Tensor) -> None:
 
 def test_a_host_that_does_not_show_its_image_is_refused() -> None:
     vit = build("DINOv3ViTModel")[0]
-    with pytest.raises(GramLoopError, match="does not show the image that its patches are cut from"):
+    with pytest.raises(GramLoopError, match="does not show the image that it embeds"):
         gramloop.attach(
             vit.model, blocks=list(vit.model.layer), prefix=5, adaptive=Adaptive("noise", 1, 1), **SETTINGS
         )

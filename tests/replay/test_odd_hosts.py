@@ -125,7 +125,7 @@ def test_no_gate_accepts_what_is_not_finite(vit: nn.Module, x: Tensor, settings:
 
 def test_one_module_that_is_listed_twice(vit: nn.Module) -> None:
     layers = list(vit.model.layer)
-    with pytest.raises(gramloop.GramLoopError, match="blocks lists 7 modules of which 6 differ"):
+    with pytest.raises(gramloop.GramLoopError, match="blocks must be different modules of"):
         gramloop.attach(vit, blocks=[*layers, layers[0]], norm=vit.norm, prefix=5)
 
 
@@ -143,9 +143,7 @@ def test_a_block_or_norm_that_is_replaced_after_attach(
         else:
             index = {"window": 2, "end": 3, "suffix": 5}[what]
             vit.model.layer[index] = other.model.layer[index]
-        with pytest.raises(
-            gramloop.GramLoopError, match="DINOv3ViTModel were replaced with a replay attached"
-        ):
+        with pytest.raises(gramloop.GramLoopError, match="DINOv3ViTModel were replaced; detach"):
             outputs(vit, x)
 
 

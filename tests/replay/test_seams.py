@@ -253,7 +253,7 @@ def test_layouts_of_described_hosts(order: str, wrong: str) -> None:
 
 @pytest.mark.parametrize(
     ("more", "wrong"),
-    [({"layout": "CTB"}, "layout is 'CTB'"), ({"layout": "BHWC", "prefix": 1}, "have no tokens but patches")],
+    [({"layout": "CTB"}, "layout is 'CTB'"), ({"layout": "BHWC", "prefix": 1}, "0 where blocks carry maps")],
 )
 def test_a_layout_that_cannot_be(more: dict[str, Any], wrong: str) -> None:
     model = OtherViT().eval()

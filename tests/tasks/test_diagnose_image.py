@@ -7,7 +7,8 @@ import torch
 import gramloop
 from gramloop.data.scenes import scene
 from gramloop.errors import GramLoopError
-from gramloop.models.tiny import load_tiny, suggested_replay
+from gramloop.models.tiny import SUGGESTED, load_tiny
+from gramloop.replay.config import read_replay
 from gramloop.tasks.diagnosis import diagnose, diagnose_prediction, spread
 from gramloop.tasks.semantic import SegmentConfig, Segmenter
 from tiny_model import normalise
@@ -107,7 +108,7 @@ def test_a_predictor_looks_as_its_task_does(tiny):
 )
 def test_what_cannot_be_diagnosed(tiny, pixels, changes, batch, words):
     with pytest.raises(GramLoopError, match=words):
-        diagnose(tiny, pixels.repeat(batch, 1, 1, 1), suggested_replay(), **changes)
+        diagnose(tiny, pixels.repeat(batch, 1, 1, 1), read_replay(SUGGESTED), **changes)
 
 
 def test_spread_leaves_out_what_is_not_finite():

@@ -11,14 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from gramloop import __version__
+from gramloop.cli import output
 from gramloop.cli.options import Command, Formatter, Parser, make_parser, parse
-from gramloop.cli.output import (
-    notes_in_a_line,
-    print_document,
-    quiet_or_scripted,
-    sigterm_interrupts,
-    stop_code,
-)
 from gramloop.errors import GramLoopError, did_you_mean, then
 
 # by group, in the order of a task; the module of a command is imported only when it is called
@@ -49,21 +43,14 @@ COMMANDS = {name: line for commands in GROUPS.values() for name, line in command
 
 _MODULES = {  # where a command is not in the module of its name
     **dict.fromkeys(("demo", "app", "check"), "first_look"),
-    **dict.fromkeys(("predict", "calibrate"), "images"),
+    **dict.fromkeys(("predict", "diagnose", "calibrate"), "images"),
+    "tune": "evaluate",
     **dict.fromkeys(("report", "compare", "reproduce"), "results"),
     **dict.fromkeys(("corrupt", "scenes", "list"), "data"),
 }
 _WHAT = (
-    "GramLoop: Gram-gated replay for frozen ViTs, and what helps a dense model under\nshift without training."
+    "GramLoop: Gram-gated replay for frozen ViTs, and what helps a dense model under shift without training."
 )
-_OVERVIEW = f"""{_WHAT}
-
-  gramloop demo                          see it, with nothing to download
-  gramloop list models                   models that --model takes
-  gramloop evaluate --suite scenes-c --images 8 --severity 3 --out out/first
-  gramloop report out/first --out out/report
-
-gramloop --help lists all commands, gramloop COMMAND --help the options of one."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -72,14 +59,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         0 when it succeeded, 1 for a partial failure or a failed gate, 2 for misuse, 3 for an undecided gate, 130 and 143 when it was stopped.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
+    words = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without UTF-8 gets ?, and no traceback
     try:
-        if not words:
-            print(_OVERVIEW)
-            return 0
         if words[0] not in COMMANDS:
             return _no_command(words)
         if sys.flags.optimize > 1:
@@ -136,9 +120,9 @@ def _command(name: str, words: Sequence[str]) -> int:
         if hasattr(options, "typed"):  # the command is kept with the results
             options = replace(options, typed=shlex.join(["gramloop", name, *words]))
         with (
-            sigterm_interrupts(),
-            notes_in_a_line(common.quiet) as notes,
-            quiet_or_scripted(common.quiet, common.json),
+            output.sigterm_interrupts(),
+            output.notes_in_a_line(common.quiet) as notes,
+            output.quiet_or_scripted(common.quiet, common.json),
         ):
             code, found = wanted.run(options)
             document = dict(found)
@@ -152,12 +136,12 @@ def _command(name: str, words: Sequence[str]) -> int:
     except MemoryError:
         problem = "this process may not use more memory (ulimit -v, or the limit of a container); it needs about 2 GB"
     except KeyboardInterrupt as stop:
-        problem, code = "stopped", stop_code(stop)
+        problem, code = "stopped", output.stop_code(stop)
     if problem is not None:
         print(f"gramloop {name}: {problem}", file=sys.stderr)
         document = {"error": problem}
     if scripted:
-        print_document(name, __version__, code, notes, document)
+        output.print_document(name, __version__, code, notes, document)
     return code
 
 

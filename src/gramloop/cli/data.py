@@ -15,6 +15,7 @@ from gramloop.cli.output import note, print_failures
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.options import ReadingOptions, ShiftOptions
 from gramloop.util.options import MANY, group, option
+from gramloop.util.progress import progress_bar
 
 if TYPE_CHECKING:
     from gramloop.data.opening import OpenSuite
@@ -76,7 +77,6 @@ def corrupt_command(options: CorruptOptions) -> CommandResult:
 
 def _write(opened: OpenSuite, options: CorruptOptions) -> CommandResult:
     from gramloop.data.writing import write_suite
-    from gramloop.util.progress import progress_bar
 
     assert opened.clean is not None
     start = time.perf_counter()
@@ -125,7 +125,6 @@ class ScenesOptions:
 def scenes_command(options: ScenesOptions) -> CommandResult:
     """Write the scenes."""
     from gramloop.data.scenes import SceneFiles, write_scenes
-    from gramloop.util.progress import progress_bar
 
     wanted = SceneFiles(options.count, options.start, options.size, options.split, options.seed)
     with progress_bar("drawing scenes", options.count) as advance:
@@ -152,8 +151,7 @@ class ListOptions:
 )
 def list_command(options: ListOptions) -> CommandResult:
     """Print a name and its meaning in each line."""
-    lists = {"models": _models, "suites": _suites, "shifts": _shifts, "methods": _methods, "hosts": _hosts}
-    entries = list(lists[options.what]())
+    entries = list(_entries(options.what))
     width = max(len(name) for name, _ in entries) + 2
     for name, meaning in entries:
         first, *more = textwrap.wrap(meaning, 80 - width, break_long_words=False) or [""]
@@ -161,45 +159,44 @@ def list_command(options: ListOptions) -> CommandResult:
     return 0, {"entries": [{"name": name, "meaning": meaning} for name, meaning in entries]}
 
 
-def _models() -> Iterator[tuple[str, str]]:
-    from gramloop.tasks.loading import FORMS
+def _entries(what: str) -> Iterator[tuple[str, str]]:
+    """Names and what they mean."""
+    if what == "models":
+        from gramloop.tasks.loading import FORMS
 
-    yield from FORMS
+        yield from FORMS
+    elif what == "suites":
+        from gramloop.data.suites import SUITES
 
+        yield from ((name, f"conditions: {len(suite.conditions)}") for name, suite in SUITES.items())
+        yield "scenes, scenes-c, scenes-p", "the same over procedural scenes, with nothing to download"
+        yield (
+            "NAME, NAME-c, NAME-p",
+            "the same over a set of your own; with --truth clean, over any photographs",
+        )
+    elif what == "shifts":
+        from gramloop.data.suites import SHIFT_GROUPS
+        from gramloop.shifts import CORRUPTIONS, EXTRA_CORRUPTIONS, PERTURBATIONS
 
-def _shifts() -> Iterator[tuple[str, str]]:
-    from gramloop.data.suites import SHIFT_GROUPS
-    from gramloop.shifts import CORRUPTIONS, EXTRA_CORRUPTIONS, PERTURBATIONS
+        yield from ((name, "corruption") for name in CORRUPTIONS)
+        yield from ((name, "corruption, in no suite but by name") for name in EXTRA_CORRUPTIONS)
+        yield from ((name, "perturbation") for name in PERTURBATIONS)
+        for kind, groups in SHIFT_GROUPS.items():
+            yield from (
+                (name, f"group of -{kind} suites: {', '.join(each)}") for name, each in groups.items()
+            )
+    elif what == "methods":
+        from gramloop.evaluate.methods import BASELINE
+        from gramloop.mitigations.stack import KINDS, REPLAYS
+        from gramloop.replay.config import replay_text
 
-    yield from ((name, "corruption") for name in CORRUPTIONS)
-    yield from ((name, "corruption, in no suite but by name") for name in EXTRA_CORRUPTIONS)
-    yield from ((name, "perturbation") for name in PERTURBATIONS)
-    for kind, groups in SHIFT_GROUPS.items():
-        yield from ((name, f"group of -{kind} suites: {', '.join(each)}") for name, each in groups.items())
+        yield BASELINE, "the model as it is"
+        for name, replay in REPLAYS.items():
+            yield name, f"a replay: {replay_text(replay) or 'as published'}"
+        others = {name: kind.__doc__ or "" for name, kind in KINDS.items() if name not in REPLAYS}
+        yield from ((name, about.splitlines()[0]) for name, about in others.items())
+    else:
+        from gramloop.replay.vit import FAMILIES
 
-
-def _suites() -> Iterator[tuple[str, str]]:
-    from gramloop.data.suites import SUITES
-
-    yield from ((name, f"conditions: {len(suite.conditions)}") for name, suite in SUITES.items())
-    yield "scenes, scenes-c, scenes-p", "the same over procedural scenes, with nothing to download"
-    yield "NAME, NAME-c, NAME-p", "the same over a set of your own; with --truth clean, over any photographs"
-
-
-def _methods() -> Iterator[tuple[str, str]]:
-    from gramloop.evaluate.methods import BASELINE
-    from gramloop.mitigations.stack import KINDS, REPLAYS
-    from gramloop.replay.config import replay_text
-
-    yield BASELINE, "the model as it is"
-    replays = {name: replay_text(replay) or "as published" for name, replay in REPLAYS.items()}
-    yield from ((name, f"a replay: {text}") for name, text in replays.items())
-    others = {name: kind.__doc__ or "" for name, kind in KINDS.items() if name not in REPLAYS}
-    yield from ((name, about.splitlines()[0]) for name, about in others.items())
-
-
-def _hosts() -> Iterator[tuple[str, str]]:
-    from gramloop.replay.vit import FAMILIES
-
-    yield from ((name, f"blocks at {family.blocks}") for name, family in FAMILIES.items())
-    yield "any other ViT", "by blocks=, norm= and prefix= of gramloop.attach"
+        yield from ((name, f"blocks at {family.blocks}") for name, family in FAMILIES.items())
+        yield "any other ViT", "by blocks=, norm= and prefix= of gramloop.attach"

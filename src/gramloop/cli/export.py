@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from gramloop.cli.images import METHOD_HELP
 from gramloop.cli.options import CommandResult, command
+from gramloop.cli.output import show
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.options import CALIBRATION_HELP
 from gramloop.tasks.options import ModelOptions
@@ -51,39 +52,29 @@ def export_command(options: ExportOptions) -> CommandResult:
     """Write the file, and describe it."""
     if options.calibration is not None and options.method is None:
         raise GramLoopError("--calibration belongs to --method, such as recentre:c=2")
-    from rich.console import Console
-
-    from gramloop.export.exporting import export_model, format_of
+    from gramloop.export.exporting import export_model, format_of, open_backbone
 
     format_of(options.out)  # a typo is reported before weights are read
-    model, name = _model(options.model)
+    asked = options.model
+    if asked.task == "features":
+        parts = [asked.backbone or asked.model]
+        model: Any = open_backbone(parts[0])
+    else:
+        parts = [asked.head or asked.model, *([asked.backbone] if asked.backbone else [])]
+        model = replace(asked, device="cpu").load()
     made = export_model(
         model,
         options.out,
         precision=options.precision,
         calibration_images=options.calibration_images,
-        mitigations=options.method or (),
-        stats=options.calibration,
         height=options.height,
         width=options.width,
         batch=options.batch,
-        name=name,
+        mitigations=options.method or (),
+        stats=options.calibration,
+        # in the file, names are without folders
+        name=" on ".join(part.removeprefix("hf:").rstrip("/").rpartition("/")[2] for part in parts),
     )
-    Console().print(made)
+    show(made)
     document = {"file": made.path, "format": made.format, "companions": list(made.companions)}
     return 0, {**document, "difference": made.difference, "about": vars(made.about)}
-
-
-def _model(options: ModelOptions) -> tuple[Any, str]:
-    """The model on the CPU, and what it is called in the file: names without folders."""
-    from gramloop.export.exporting import open_backbone
-
-    parts = [options.head or options.model, *([options.backbone] if options.backbone else [])]
-    if options.task != "features":
-        return replace(options, device="cpu").load(), " on ".join(_name(part) for part in parts)
-    spec = options.backbone or options.model
-    return open_backbone(spec), _name(spec)
-
-
-def _name(spec: str) -> str:
-    return spec.removeprefix("hf:").rstrip("/").rpartition("/")[2]

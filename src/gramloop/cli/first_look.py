@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gramloop.cli.options import CommandResult, command
-from gramloop.cli.output import listening, print_answer
+from gramloop.cli.output import listening, print_answer, show
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.options import CALIBRATION_HELP
 from gramloop.tasks.options import DEVICE_HELP, ModelOptions
+from gramloop.util.device import choose_device
+from gramloop.util.files import make_folder
 from gramloop.util.options import MANY, group, option
+from gramloop.util.progress import progress_bar
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +41,6 @@ def demo_command(options: DemoOptions) -> CommandResult:
     """Run the evaluations, print the answers and write the page."""
     from gramloop.demo import SHIFTS, run_demo
     from gramloop.report.write import read_document, write_report
-    from gramloop.util.files import make_folder
 
     scenes = options.scenes or (8 if options.quick else 14)
     if scenes < 2:
@@ -108,14 +110,11 @@ class CheckOptions:
 )
 def check_command(options: CheckOptions) -> CommandResult:
     """Print a table and a verdict."""
-    from rich.console import Console
-
     from gramloop.check import EXACT, check_machine
-    from gramloop.util.device import choose_device
     from gramloop.util.table import Column, Table
 
-    device, console = choose_device(options.device), Console()
-    with console.status(f"checking {device}"):
+    device = choose_device(options.device)
+    with progress_bar(f"checking {device}", None):
         found = check_machine(device, options.autocast)
     where = f"{device} in {'bfloat16 autocast' if options.autocast else 'float32'}"
     wrong = [each.name for each in found if not each.passed]
@@ -125,18 +124,12 @@ def check_command(options: CheckOptions) -> CommandResult:
             f"{len(wrong)} of {len(found)} comparisons on {where} do not agree ({', '.join(wrong[:3])}): do not trust "
             "numbers of this machine, and report what gramloop check --json prints."
         )
-    console.print(verdict, highlight=False, markup=False)
-    rows = [
-        (
-            "ok" if each.passed else "NO",
-            each.name,
-            "all" if each.digits >= EXACT else f"{each.digits:.1f}",
-            f"{each.needed:.1f}",
-            each.note,
-        )
-        for each in found
-    ]
+    show(verdict, highlight=False, markup=False)
+    rows = []
+    for each in found:
+        digits = "all" if each.digits >= EXACT else f"{each.digits:.1f}"
+        rows.append(("ok" if each.passed else "NO", each.name, digits, f"{each.needed:.1f}", each.note))
     columns = ("", "check", Column("digits", kind="number"), Column("needed", kind="number"), "")
-    console.print(Table("", columns, rows))
+    show(Table("", columns, rows))
     document = {"passed": not wrong, "verdict": verdict, "comparisons": [vars(each) for each in found]}
     return 1 if wrong else 0, document

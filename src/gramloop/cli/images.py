@@ -1,11 +1,13 @@
-"""``gramloop predict`` and ``gramloop calibrate``: images predicted with and without a mitigation, or learnt from."""
+"""``gramloop predict``, ``diagnose`` and ``calibrate``: images predicted, looked into, or learnt from."""
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +16,15 @@ from gramloop.cli.output import note_embedded
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.options import CALIBRATION_HELP
 from gramloop.tasks.options import ModelOptions
+from gramloop.util.device import choose_device
+from gramloop.util.files import atomic_write, make_folder
 from gramloop.util.options import group, option
+from gramloop.util.progress import progress_bar
 
 if TYPE_CHECKING:
-    from gramloop.tasks.images import ImageFile
+    from gramloop.data.records import Shift
+    from gramloop.tasks.diagnosis import DiagnoseImage
+    from gramloop.tasks.images import RGB, ImageFile
     from gramloop.tasks.prediction import Prediction
     from gramloop.tasks.predictor import Predictor
 
@@ -54,7 +61,6 @@ class PredictOptions:
 def predict_command(options: PredictOptions) -> CommandResult:
     """Predict every image; 1 if some failed."""
     from gramloop.tasks.images import find_images
-    from gramloop.util.files import make_folder
 
     if not 0 <= options.threshold <= 1:
         raise GramLoopError(f"--threshold is a score from 0 to 1, not {options.threshold:g}")
@@ -71,13 +77,13 @@ def predict_command(options: PredictOptions) -> CommandResult:
     failures = each_image(files, "predicting", work)
     seconds = time.perf_counter() - start
     print(f"{len(written)} images done in {seconds:.1f} s, written to {options.out}")
-    if failures:
-        print(f"{len(failures)} images failed", file=sys.stderr)
     document = {"out": options.out, "images": written, "failures": failures, "seconds": seconds}
     return 1 if failures else 0, document
 
 
-def _method(options: PredictOptions, predictor: Predictor[Prediction]) -> Any:
+def _method(
+    options: PredictOptions, predictor: Predictor[Prediction]
+) -> Callable[[RGB], tuple[Prediction, ...]]:
     """A function from pixels to the baseline's prediction and, unless it is the method, the mitigated one."""
     from gramloop.mitigations import apply
     from gramloop.mitigations.stack import read_stack, replay_alone
@@ -85,7 +91,7 @@ def _method(options: PredictOptions, predictor: Predictor[Prediction]) -> Any:
 
     text = options.method or ("gramloop" if predictor.blocks else "baseline")
     if text == "baseline":
-        return lambda pixels: (predictor.predict(pixels), None)
+        return lambda pixels: (predictor.predict(pixels),)
     stack, stats = read_stack(text, options.calibration)
     replay = replay_alone(stack)
     if replay is None:
@@ -93,7 +99,7 @@ def _method(options: PredictOptions, predictor: Predictor[Prediction]) -> Any:
         return lambda pixels: (predictor.predict(pixels), mitigated.predict(pixels))
     check_replay(predictor, replay)
 
-    def paired(pixels: Any) -> tuple[Prediction, Prediction]:
+    def paired(pixels: RGB) -> tuple[Prediction, ...]:
         pair = predictor.predict(pixels, replay, paired=True)
         return pair.baseline, pair.replayed
 
@@ -101,28 +107,26 @@ def _method(options: PredictOptions, predictor: Predictor[Prediction]) -> Any:
 
 
 def _write(
-    options: PredictOptions, predictor: Predictor[Prediction], predict: Any, file: ImageFile
+    options: PredictOptions,
+    predictor: Predictor[Prediction],
+    predict: Callable[[RGB], tuple[Prediction, ...]],
+    file: ImageFile,
 ) -> list[Path]:
     """Predict an image; the files that were written."""
     from gramloop.tasks.base import task_of
     from gramloop.tasks.images import read_image
-    from gramloop.util.files import atomic_write
 
     pixels, files = read_image(file.path), list[Path]()
-    baseline, mitigated = predict(pixels)
-    for version, found in (("baseline", baseline), ("mitigated", mitigated)):
-        if found is not None:
-            stem = file.result(version, "").name
-            for ending, content in task_of(found).files(found, file.path, stem, predictor.classes).items():
-                files.append(file.result(version, ending))
-                atomic_write(files[-1], content)
+    shown = dict(zip(("baseline", "mitigated"), predict(pixels), strict=False))
+    for version, found in shown.items():
+        stem = file.result(version, "").name
+        for ending, content in task_of(found).files(found, file.path, stem, predictor.classes).items():
+            files.append(file.result(version, ending))
+            atomic_write(files[-1], content)
     if options.picture:
         from gramloop.tasks.prediction import draw_predictions
         from gramloop.util.plotting import CaptionedFigure
 
-        shown = (
-            {"baseline": baseline} if mitigated is None else {"baseline": baseline, "mitigated": mitigated}
-        )
         drawn = draw_predictions(pixels, shown, predictor.classes, options.threshold)
         files.append(file.result("picture", ".png"))
         atomic_write(files[-1], CaptionedFigure(drawn, "", "", "").png())
@@ -132,14 +136,8 @@ def _write(
 def each_image(
     files: Sequence[ImageFile], doing: str, work: Callable[[ImageFile], None]
 ) -> list[dict[str, str]]:
-    """Do the work on every image.
-
-    Returns:
-        The images that failed, with the reason of each, which is printed too.
-    """
+    """Do the work on every image; the images that failed, with the reason of each, which is printed too."""
     from torch import OutOfMemoryError
-
-    from gramloop.util.progress import progress_bar
 
     failures = []
     with progress_bar(doing, len(files)) as advance:
@@ -152,7 +150,135 @@ def each_image(
                 failures.append({"image": str(file.path), "reason": reason})
                 print(reason if str(file.path) in reason else f"{file.path}: {reason}", file=sys.stderr)
             advance(file.path.name)
+    if failures:
+        print(f"{len(failures)} of {len(files)} images failed", file=sys.stderr)
     return failures
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiagnoseOptions:
+    """Which images, under which shift, with which replay."""
+
+    images: list[str] = option("files, folders or globs", metavar="IMAGE", positional=True)
+    out: Path = option("folder for the results", metavar="DIR")
+    shift: str | None = option(
+        "corruption, perturbation or group, such as impulse_noise, contrast-p or weather",
+        None,
+        metavar="NAME",
+    )
+    severity: list[int] = option("one or more (1 3 5)", [], metavar="N", several=True)
+    method: str = option(
+        "a replay: gramloop, replay:window=5-7,replays=3, or a file of gramloop tune (gramloop)",
+        "gramloop",
+        metavar="TEXT",
+    )
+    model: ModelOptions = group(ModelOptions, "model")
+
+
+@command(
+    DiagnoseOptions,
+    "For each image DIR gets NAME.diagnosis.png and .pdf (input, drift of the last proposal, gate, drift of the "
+    "accepted state, all drift on one scale) and .json with the numbers behind it. The exit code is 1 where an image "
+    "failed.",
+    [
+        "gramloop diagnose photo.jpg --shift impulse_noise --out out/diagnosis",
+        "gramloop diagnose photos --model hf:FOLDER --shift fog --severity 3 --method replay:window=3-4 --out out/diagnosis",
+    ],
+)
+def diagnose_command(options: DiagnoseOptions) -> CommandResult:
+    """Diagnose every image; 1 if some failed."""
+    from gramloop.tasks.images import find_images
+
+    shifts = _shifts(options.shift, options.severity)
+    files = find_images(options.images, options.out)
+    note_embedded(options.model, [file.path for file in files])
+    diagnose_image = _diagnosing(options)
+    make_folder(options.out)
+    done: list[dict[str, Any]] = []
+    work = partial(_write_diagnosis, options.model.name, diagnose_image, shifts, done)
+    failures = each_image(files, "diagnosing", work)
+    return 1 if failures else 0, {"out": options.out, "images": done, "failures": failures}
+
+
+def _write_diagnosis(
+    name: str,
+    diagnose_image: DiagnoseImage,
+    shifts: Sequence[Shift],
+    done: list[dict[str, Any]],
+    file: ImageFile,
+) -> None:
+    """Diagnose an image under all shifts; what its .json holds is appended."""
+    from gramloop.data.records import Record
+    from gramloop.report.figures.diagnostic import Diagnosed, diagnostic
+    from gramloop.tasks.images import read_image
+
+    pixels = read_image(file.path)
+    record = Record(file.path.stem, file.path, file.path.name, *pixels.shape[:2])
+    rows, entries, config = [], [], {}
+    print(file.path.name)
+    for shift in (None, *shifts):
+        seen, found = diagnose_image(pixels if shift is None else shift.pixels(pixels, record))
+        severity = 0 if shift is None else shift.condition.severity
+        label = "clean" if shift is None else f"{shift.condition.name.replace('_', ' ')} {severity}"
+        rows.append(Diagnosed.of(found, label if shifts else file.path.name, seen))
+        entries.append({"shift": shift and shift.condition.name, "severity": severity, **found.as_json()})
+        config = found.replay.as_json()
+        print(_line(label, entries[-1]))
+    drawn = diagnostic(rows, f"Diagnostic of {file.path.name}")
+    about = {"image": file.path.name, "model": name, "replay": config, "caption": drawn.caption}
+    content = {**about, "conditions": entries}
+    atomic_write(file.result("diagnosis", ".json"), (json.dumps(content, indent=1) + "\n").encode())
+    atomic_write(file.result("diagnosis", ".pdf"), drawn.pdf())
+    atomic_write(file.result("diagnosis", ".png"), drawn.png())
+    done.append(content)
+
+
+def _line(label: str, found: dict[str, Any]) -> str:
+    from gramloop.util.plotting import percent_of
+
+    step, left, after = found["replays"][-1], found["share_of_drift_left"], ""
+    if left is not None:
+        after = f" → {found['post_drift']['mean']:.2e} ({percent_of(left, 1.0)})"
+    cost = f"{found['blocks']} blocks ({found['multiplier']:.2f}×)"
+    return f"  {label}: drift {step['drift']['mean']:.2e}{after}, gate {step['mean_gate']:.2f}, {cost}"
+
+
+def _shifts(name: str | None, severities: Sequence[int]) -> list[Shift]:
+    """The shift at each severity; a name that both kinds have is the corruption, unless it ends with -p."""
+    if name is None:
+        if severities:
+            raise GramLoopError("--severity belongs to --shift NAME, which is missing")
+        return []
+    import numpy as np
+
+    from gramloop.data.records import Record, Shift
+    from gramloop.data.suites import find_suite
+    from gramloop.shifts import CORRUPTIONS, PERTURBATIONS
+
+    moved = name.endswith("-p") or (name in PERTURBATIONS and name not in CORRUPTIONS)
+    suite = find_suite("image-p" if moved else "image-c")
+    chosen = suite.select([name.removesuffix(f"-{suite.kind}")], severities or (1, 3, 5))
+    shifts = [Shift(suite.name, suite.kind, each) for each in chosen]
+    for shift in shifts:  # a severity that a shift does not have is refused before any image is read
+        shift.pixels(np.zeros((64, 64, 3), np.uint8), Record("blank", Path(), "blank", 64, 64))
+    return shifts
+
+
+def _diagnosing(options: DiagnoseOptions) -> DiagnoseImage:
+    """What diagnoses an image with the model that the options name."""
+    from gramloop.mitigations.stack import read_stack, replay_alone
+    from gramloop.tasks.diagnosis import diagnose_with, diagnose_with_embedded
+
+    replay = replay_alone(read_stack(options.method)[0])
+    if replay is None or not replay.replays:
+        raise GramLoopError(
+            f"--method {options.method} is no replay alone of 1 or more passes, and only that has drift and gate"
+        )
+    model, files = options.model, options.model.files()
+    if "folder" in files and model.task is None:
+        device = choose_device(model.device)
+        return diagnose_with_embedded(files["folder"], replay, device, model.short_side)
+    return diagnose_with(model.load(), replay)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,10 +314,5 @@ def calibrate_command(options: CalibrateOptions) -> CommandResult:
     if stats.input_noise is not None:
         level = f"{stats.input_noise:.4g}"
         print(f"In the model's input, noise below {level}: adaptive=noise:{level}:{level} replays above that")
-    about = {
-        "taps": list(stats.means),
-        "images": stats.images,
-        "noise": stats.noise,
-        "input_noise": stats.input_noise,
-    }
-    return 0, {"file": options.out, **about}
+    about = {"images": stats.images, "noise": stats.noise, "input_noise": stats.input_noise}
+    return 0, {"file": options.out, "taps": list(stats.means), **about}

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -73,11 +74,16 @@ def print_files(file: Path, folder: Path) -> None:
     print(f"Results: {file}\nAs a page: gramloop report {folder} --out {folder}-report")
 
 
-def print_answer(answer: Answer) -> None:
-    """Print what to use, the table of methods, and the lines that deploy it."""
+def show(found: object, **style: Any) -> None:
+    """Print a table, or what shows itself as one, as wide as the terminal."""
     from rich.console import Console
 
-    Console().print(answer)
+    Console().print(found, **style)
+
+
+def print_answer(answer: Answer) -> None:
+    """Print what to use, the table of methods, and the lines that deploy it."""
+    show(answer)
     for line in answer.deploy:
         print(f"  {line}")
     print()
@@ -107,30 +113,19 @@ def quiet_or_scripted(quiet: bool, document: bool) -> Iterator[None]:
 
             stack.enter_context(no_bars())
             _silent = True
-        if quiet or document:
-            stack.enter_context(_without_output())
+        if quiet or document:  # also what libraries and worker processes write past Python
+            sys.stdout.flush()
+            nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
+            stack.enter_context(redirect_stdout(nowhere))
+            with suppress(OSError):  # the process has no standard output
+                kept = os.dup(1)
+                stack.callback(os.close, kept)
+                stack.callback(os.dup2, kept, 1)
+                os.dup2(nowhere.fileno(), 1)
         try:
             yield
         finally:
             _silent = False
-
-
-@contextmanager
-def _without_output() -> Iterator[None]:
-    """Throw away what is printed, and what libraries and worker processes write past Python."""
-    sys.stdout.flush()
-    with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
-        try:
-            kept = os.dup(1)
-        except OSError:  # the process has no standard output
-            yield
-            return
-        os.dup2(nowhere.fileno(), 1)
-        try:
-            yield
-        finally:
-            os.dup2(kept, 1)
-            os.close(kept)
 
 
 @contextmanager
@@ -159,22 +154,21 @@ class Terminated(KeyboardInterrupt):
 @contextmanager
 def sigterm_interrupts() -> Iterator[None]:
     """Turn the first SIGTERM into `Terminated`; a second one ends the process at once."""
-    try:
-        before = signal.getsignal(signal.SIGTERM)
-        if before is not signal.SIG_IGN:  # else the parent process wants it so
-            signal.signal(signal.SIGTERM, _terminate)
-    except ValueError:  # not in the main thread, which owns the signals
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        raise Terminated
+
+    before = signal.getsignal(signal.SIGTERM)
+    ours = threading.current_thread() is threading.main_thread()  # which alone may set signals
+    if before is signal.SIG_IGN or not ours:  # or the parent process wants it so
         yield
         return
+    signal.signal(signal.SIGTERM, terminate)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    raise Terminated
 
 
 def stop_code(stop: KeyboardInterrupt) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from gramloop.cli.options import CommandResult, command
-from gramloop.cli.output import listening, print_answer, print_failures, stop_code
+from gramloop.cli.output import listening, print_answer, print_failures, show, stop_code
 from gramloop.evaluate.options import WORKERS_HELP, DataOptions, WorkOptions
 from gramloop.tasks.options import DEVICE_HELP
 from gramloop.util.options import MANY, flat_values, group, option
@@ -57,21 +57,13 @@ class ReportOptions:
 )
 def report_command(options: ReportOptions) -> CommandResult:
     """Write the report and print its answers."""
-    from rich.console import Console
-
     from gramloop.report.write import check_folder, read_document, report_files, write_report
     from gramloop.util.progress import progress_bar
 
     check_folder(options.out)
     over: tuple[Any, ...] = (options.bootstrap,) if options.bootstrap != "both" else ("families", "images")
-    document = read_document(
-        options.results,
-        options.out,
-        over=over,
-        exemplars=options.exemplar,
-        pdf=options.pdf,
-        workers=options.workers,
-    )
+    drawn: Any = {"exemplars": options.exemplar, "pdf": options.pdf, "workers": options.workers}
+    document = read_document(options.results, options.out, over=over, **drawn)
     with progress_bar("writing", len(report_files(document))) as advance:
         page = write_report(document, options.out, advance)
     for answer in document.answers:
@@ -79,13 +71,10 @@ def report_command(options: ReportOptions) -> CommandResult:
     if document.warnings:
         many = len(document.warnings)
         first = f"{many} warning{'s' * (many > 1)}, in the report; the first: {document.warnings[0]}"
-        Console().print(first, markup=False, highlight=False)
+        show(first, markup=False, highlight=False)
     print(page)
-    return 0, {
-        "page": page,
-        "answers": [answer.as_json() for answer in document.answers],
-        "warnings": list(document.warnings),
-    }
+    answers = [answer.as_json() for answer in document.answers]
+    return 0, {"page": page, "answers": answers, "warnings": list(document.warnings)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,8 +115,6 @@ class CompareOptions:
 )
 def compare_command(options: CompareOptions) -> CommandResult:
     """Compare; the exit code is the gate's, or 1 if images had to be excluded."""
-    from rich.console import Console
-
     from gramloop.compare.models import compare_models, suites_for, write_comparison
     from gramloop.compare.paired import CLEAN, SHIFT, check_gate, judge_gate, parse_gate
     from gramloop.data.suites import find_suite
@@ -142,7 +129,7 @@ def compare_command(options: CompareOptions) -> CommandResult:
     found = compare_models(*models, **given, listener=listening)
     judged = judge_gate(gate, found)
     page = write_comparison(found, options.out)
-    Console().print(found)
+    show(found)
     for row, word in judged:
         print(f"gate {row.scope} {gate[row.scope]:+g}, {row.model}: {word}")
     words = {word for _, word in judged}
@@ -183,8 +170,6 @@ class ReproduceOptions:
 )
 def reproduce_command(options: ReproduceOptions) -> CommandResult:
     """Run what is missing and write the page; 1 if images had to be excluded."""
-    from rich.console import Console
-
     from gramloop.reproduce.files import refuse_missing
     from gramloop.reproduce.page import make_page
     from gramloop.reproduce.running import price_of, status_table
@@ -193,7 +178,7 @@ def reproduce_command(options: ReproduceOptions) -> CommandResult:
     missing = work.files.missing(work.evaluations)
     lacking = [f"{each.name}: {each.source}" for each in missing]
     if options.status:
-        Console().print(status_table(work))
+        show(status_table(work))
         return 0, {"missing": lacking}
     if options.dry_run:
         _print_price(work, missing)
@@ -221,16 +206,8 @@ def _reproduction(options: ReproduceOptions) -> Reproduction:
     outputs = recipe.select([name.strip() for name in options.only.split(",") if name.strip()])
     options.work.check(options.device)
     files = FoundFiles(recipe, options.weights, options.data, options.out)
-    return Reproduction(
-        recipe,
-        outputs,
-        files,
-        options.out,
-        options.work,
-        options.device,
-        options.dtype,
-        idle=options.dry_run or options.status,
-    )
+    idle, where = options.dry_run or options.status, (options.work, options.device, options.dtype)
+    return Reproduction(recipe, outputs, files, options.out, *where, idle=idle)
 
 
 def _print_failures(name: str, results: Results) -> int:
@@ -242,12 +219,10 @@ def _print_failures(name: str, results: Results) -> int:
 
 
 def _print_price(work: Reproduction, missing: list[Missing]) -> None:
-    from rich.console import Console
-
     from gramloop.reproduce.running import price_table
 
     print(textwrap.fill(f"{work.recipe.title}: {', '.join(work.outputs)}", 80), end="\n\n")
-    Console().print(price_table(work.recipe, work.evaluations))
+    show(price_table(work.recipe, work.evaluations))
     print("\nEvery file is there." if not missing else f"\nMissing ({len(missing)}):")
     for each in missing:
         users = textwrap.fill(f"for {', '.join(each.users)}", 76).replace("\n", "\n    ")

@@ -212,7 +212,7 @@ def maps_folder(file: Path) -> Path:
 
 def read_coco(file: Path) -> dict[str, Any]:
     """The content of a file of annotations as it is."""
-    content: dict[str, Any] = read_json(file, COCO_FORMAT, largest=LARGEST_COCO, fast=True)
+    content: dict[str, Any] = read_json(file, COCO_FORMAT, largest=LARGEST_COCO)
     return content
 
 

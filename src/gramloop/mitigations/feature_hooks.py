@@ -195,14 +195,13 @@ class FeatureHooks(Hooks):
     def _has_queries(self) -> bool:
         return 0 < self.vit.plain_depth < self.vit.depth
 
-    def _after_tap(self, point: nn.Module, args: tuple[Tap, int], tap: Tap) -> Tap | None:
-        block = args[1]
-        if not self._here.listens or block not in self.taps:
+    def _after_tap(self, point: nn.Module, args: tuple[Tap], tap: Tap) -> Tap | None:
+        if not self._here.listens or tap.block not in self.taps:
             return None
-        changed = self._change(block, tap.patches, None)
-        return (
-            None if changed is None else Tap(torch.cat([tap.tokens[:, : tap.prefix], changed], 1), tap.grid)
-        )
+        changed = self._change(tap.block, tap.patches, None)
+        if changed is None:
+            return None
+        return replace(tap, tokens=torch.cat([tap.tokens[:, : tap.prefix], changed], 1))
 
     def _after_block(self, tap: int, block: nn.Module, args: Any, output: Any) -> None:
         state = _first(output)

@@ -44,9 +44,7 @@ class BackboneShape:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden", self.hidden or 4 * self.width)
-        if min(self.depth, self.width, self.head_dim, self.patch) < 1 or self.registers < 0:
-            raise GramLoopError(f"a backbone needs positive sizes, not {self}")
-        if self.head_dim % 4 or self.width % self.head_dim:
+        if self.head_dim < 1 or self.head_dim % 4 or self.width % self.head_dim:
             raise GramLoopError(
                 f"head_dim must be a multiple of 4 that divides the width {self.width}, not {self.head_dim}"
             )
@@ -58,6 +56,7 @@ class Tap:
 
     tokens: Tensor  # (B, T, C)
     grid: tuple[int, int]  # rows and columns of patches
+    block: int = -1
 
     @property
     def prefix(self) -> int:
@@ -81,29 +80,19 @@ class Tap:
         return self.patches.transpose(1, 2).reshape(batch, channels, *self.grid)
 
 
-class TapPoint(nn.Module):
-    """Returns the tap of a block unchanged: a forward hook here sees, and may change, what heads read."""
-
-    def forward(self, tap: Tap, block: int) -> Tap:
-        """The tap."""
-        return tap
-
-
 class Backbone(nn.Module):
     """A DINOv3 or DINOv2 whose blocks run in order, so that a hook on one of them takes effect in all later taps.
 
     ``model`` is transformers' own model: attach a replay to it, or use it directly.
     """
 
-    autocast_on: tuple[str, ...] = (
-        "cuda",
-    )  # types of devices on which a DINOv3's blocks compute in bfloat16
+    autocast_on: tuple[str, ...] = ("cuda",)  # devices on which a DINOv3's blocks compute in bfloat16
 
     def __init__(self, shape: BackboneShape, model: nn.Module | None = None) -> None:
         """``model`` has this shape; by default it is a DINOv3ViTModel with random weights."""
         super().__init__()
         self.shape = shape
-        self.tap_point = TapPoint()
+        self.tap_point = nn.Identity()  # a forward hook on it sees, and may change, what heads read
         self.model: Any = dinov3_model(shape) if model is None else model
         self.is_dinov3 = hasattr(self.model, "rope_embeddings")
         self.eval()
@@ -123,24 +112,17 @@ class Backbone(nn.Module):
         """Where the parameters are."""
         return next(self.norm.parameters()).device
 
-    def block_context(self, pixels: Tensor) -> tuple[AbstractContextManager[object], dict[str, Any]]:
-        """bfloat16 autocast on a GPU, where weights are float32; and the rotary positions of a DINOv3."""
-        if not self.is_dinov3:
-            return nullcontext(), {}
-        kind, weight = pixels.device.type, self.model.embeddings.patch_embeddings.weight
-        rounded = kind in self.autocast_on and weight.dtype == torch.float32
-        precision = torch.autocast(kind, torch.bfloat16) if rounded else without_autocast(kind)
-        return precision, {"position_embeddings": self.model.rope_embeddings(pixels.to(weight.dtype))}
-
     def forward(self, pixels: Tensor, taps: Sequence[int]) -> list[Tap]:  # (B, 3, H, W)
-        """The features of :meth:`features`, so that a backbone can be called."""
-        return self.features(pixels, taps)
-
-    def features(self, pixels: Tensor, taps: Sequence[int]) -> list[Tap]:  # (B, 3, H, W)
         """The outputs of the blocks ``taps``, each after the final norm, in the given order."""
         self.check_taps(taps)
         grid, states = self.grid(pixels), {}
-        precision, shared = self.block_context(pixels)
+        precision: AbstractContextManager[object] = nullcontext()
+        shared: dict[str, Any] = {}
+        if self.is_dinov3:
+            kind, weight = pixels.device.type, self.model.embeddings.patch_embeddings.weight
+            rounded = kind in self.autocast_on and weight.dtype == torch.float32
+            precision = torch.autocast(kind, torch.bfloat16) if rounded else without_autocast(kind)
+            shared = {"position_embeddings": self.model.rope_embeddings(pixels.to(weight.dtype))}
         with precision:
             state = self.model.embeddings(pixels)
             for index, block in enumerate(self.blocks):
@@ -153,21 +135,16 @@ class Backbone(nn.Module):
         """A block's output, given as all tokens (B, T, C) before the final norm, as a feature."""
         weight = next(self.norm.parameters())
         wide = torch.promote_types(state.dtype, weight.dtype)  # weights may be bfloat16, the norm float32
-        tap: Tap = self.tap_point(Tap(self.norm(state.to(wide)), grid), block)
+        tap: Tap = self.tap_point(Tap(self.norm(state.to(wide)), grid, block))
         return tap
 
     def grid(self, pixels: Tensor) -> tuple[int, int]:
         """Rows and columns of patches in a batch of images; each side must be a multiple of the patch."""
-        height, width = pixels.shape[-2:]
-        rows, columns = height // self.shape.patch, width // self.shape.patch
-        if (
-            not rows
-            or not columns
-            or (height, width) != (rows * self.shape.patch, columns * self.shape.patch)
-        ):
+        (height, width), patch = pixels.shape[-2:], self.shape.patch
+        rows, columns = height // patch, width // patch
+        if min(rows, columns) < 1 or height % patch or width % patch:
             raise GramLoopError(
-                f"an image of {height} x {width} cannot be cut into patches: "
-                f"both sides must be positive multiples of {self.shape.patch}"
+                f"an image of {height} x {width} has no whole patches: both sides must be multiples of {patch}"
             )
         refuse_many_tokens(rows, columns, f"an input of {width} x {height} pixels")
         return rows, columns
@@ -182,8 +159,7 @@ class Backbone(nn.Module):
     def rotary(self, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """Cosines and sines (patches, head_dim) by which queries and keys of a grid of patches are rotated."""
         rope, patch = self.model.rope_embeddings, self.shape.patch
-        shape_alone = rope.inv_freq.new_zeros(1).expand(1, 3, grid[0] * patch, grid[1] * patch)
-        cosines, sines = rope(shape_alone)
+        cosines, sines = rope(rope.inv_freq.new_zeros(1).expand(1, 3, grid[0] * patch, grid[1] * patch))
         return cosines, sines
 
     @property
@@ -254,21 +230,13 @@ def quarter_ends(depth: int) -> tuple[int, ...]:
 
 
 def refuse_many_tokens(rows: int, columns: int, what: str, advice: str = "") -> None:
-    """Raise if a ViT would see more than `MOST_TOKENS` patches at once: its work grows with their square.
-
-    Args:
-        rows: of patches, in the largest view of an image.
-        columns: of patches.
-        what: the image and its size, such as "an image of 5000 x 2 at a short side of 64".
-        advice: what would help.
-    """
+    """Raise if ``what`` makes a ViT see more than `MOST_TOKENS` patches at once: its work grows with their square."""
     tokens = rows * columns
     if tokens > MOST_TOKENS:
-        memory = 4 * tokens**2 / 1e9
         raise GramLoopError(
             f"{what} becomes {tokens:,} tokens at once ({columns:,} x {rows:,} patches), more than "
-            f"{MOST_TOKENS:,}: in every head of every block attention would weigh {tokens**2:.1e} pairs, "
-            f"{memory:,.0f} GB if held together; {advice or 'crop it or resize it to fewer pixels'}"
+            f"{MOST_TOKENS:,}: in every head of every block attention would weigh {tokens**2:.1e} pairs; "
+            f"{advice or 'crop it or resize it to fewer pixels'}"
         )
 
 
@@ -280,9 +248,7 @@ class SegmentationModel(nn.Module):
     ) -> None:
         super().__init__()
         if width != backbone.shape.width:
-            raise GramLoopError(
-                f"the head was made for a backbone of width {width}, this one has {backbone.shape.width}"
-            )
+            raise GramLoopError(f"the head is for width {width}, this one has {backbone.shape.width}")
         backbone.check_taps(taps)
         self.backbone, self.head = backbone, head
         self.taps, self.classes = tuple(taps), classes
@@ -309,10 +275,6 @@ class TapHead(nn.Module):
 
     def __init__(self, width: int, outputs: int, taps: Sequence[int]) -> None:
         super().__init__()
-        if not taps or width < 1 or outputs < 1:
-            raise GramLoopError(
-                f"{self.kind} needs a width, outputs and taps, not {width}, {outputs} and {list(taps)}"
-            )
         self.width, self.taps = width, tuple(taps)
         self.bn = nn.BatchNorm2d(width * len(self.taps))
 

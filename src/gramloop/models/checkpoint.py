@@ -68,17 +68,16 @@ class Checkpoint:
 
     def sizes(self, what: str, **entries: tuple[str, int]) -> dict[str, int]:
         """Lengths of entries along an axis, by name; raise unless the file has them all, as ``what`` does."""
-        missing = list(dict.fromkeys(name for name, _ in entries.values() if name not in self.shapes))
-        if missing:
+        lacking = {
+            name if name not in self.shapes else f"dimension {axis} of {name}": None
+            for name, axis in entries.values()
+            if not -len(self.shapes.get(name, ())) <= axis < len(self.shapes.get(name, ()))
+        }
+        if lacking:
             first = ", ".join(list(self.shapes)[:3]) or "nothing"
             raise GramLoopError(
-                f"{self.path} is not {what}: it lacks {', '.join(missing)} and begins with {first}"
+                f"{self.path} is not {what}: it lacks {', '.join(lacking)} and begins with {first}"
             )
-        for name, axis in entries.values():
-            if not -len(self.shapes[name]) <= axis < len(self.shapes[name]):
-                raise GramLoopError(
-                    f"{self.path} is not {what}: {name} is {self.shapes[name]}, without a dimension {axis}"
-                )
         return {size: self.shapes[name][axis] for size, (name, axis) in entries.items()}
 
     def renamed(self, rename: Callable[[str], str | None]) -> Checkpoint:
@@ -264,9 +263,7 @@ def check_names(checkpoint: Checkpoint, expected: Mapping[str, Shape]) -> None:
         if names
     ]
     if listed:
-        raise GramLoopError(
-            f"{checkpoint.path} does not fit this model, nothing was loaded: {'; '.join(listed)}"
-        )
+        raise GramLoopError(f"{checkpoint.path} does not fit, nothing was loaded: {'; '.join(listed)}")
 
 
 def refuse_infinite(name: str, value: Tensor, path: Path) -> None:

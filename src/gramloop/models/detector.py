@@ -4,8 +4,7 @@ The backbone runs ten times per image: on 3 x 3 windows, and on the whole image 
 window is a third of a side, rounded up to whole patches, and the last one takes what is left. Where that would leave
 nothing (sides of 1, 2 or 4 patches) there are fewer.
 
-The released head file keeps its weights under the key ``model``; the backbone comes from its own file. Names and shapes are
-checked both ways before anything is loaded, including the class and box heads that the file names twice.
+The released head file keeps its weights under the key ``model``; the backbone comes from its own file.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Backbone, Tap, quarter_ends, without_autocast
-from gramloop.models.checkpoint import Checkpoint, LoadOptions, load_weights, open_checkpoint
+from gramloop.models.checkpoint import LoadOptions, load_weights, open_checkpoint
 from gramloop.models.dino import backbone_of_head
 from gramloop.models.plain_detr import PlainDetr, infer_plain_detr
 
@@ -75,18 +74,10 @@ class WindowLayout:
         lines = [torch.cat(list(pieces[at : at + across]), dim=-1) for at in range(0, len(pieces), across)]
         return torch.cat(lines, dim=-2)
 
-    def overview(self, images: Tensor) -> Tensor:
-        """The whole image (B, 3, H, W) at the size of the first window."""
-        return _resize(images, (self.rows[0][1], self.columns[0][1]))
-
     def overview_mask(self, valid: Tensor) -> Tensor:
         """The valid patches (B, h, w) as the overview's patches see them: the nearest one decides."""
         size = self.rows[0][1] // self.patch, self.columns[0][1] // self.patch
         return F.interpolate(valid[:, None].float(), size=size)[:, 0].bool()
-
-    def enlarge(self, maps: Tensor) -> Tensor:
-        """A map (B, C, h', w') of the overview at the size of the whole image's map."""
-        return _resize(maps, self.grid)
 
 
 class WindowedDetector(nn.Module):
@@ -113,19 +104,14 @@ class WindowedDetector(nn.Module):
         ``view_features`` may return several versions of each view (say, without and with a replay); so does this, one
         after the other: at the released size each has 3 GB.
         """
-        view_features = view_features or self.view_features
+        see = view_features or (lambda view, _: [join_taps(self.backbone(view, self.taps))])
         layout, patch = self.layout(images), self.backbone.shape.patch
-        overview = view_features(layout.overview(images), layout.overview_mask(valid))
-        views = [
-            view_features(crop, mask)
-            for crop, mask in zip(layout.crops(images), layout.crops(valid, patch), strict=True)
-        ]
-        for whole, *parts in zip(overview, *views, strict=True):
-            yield torch.cat((layout.enlarge(whole), layout.join(parts)), dim=1)
-
-    def view_features(self, images: Tensor, valid: Tensor) -> list[Tensor]:
-        """The taps of one view, joined along the channels, (B, 4 C, h, w); padding is read too."""
-        return [join_taps(self.backbone.features(images, self.taps))]
+        first = layout.rows[0][1], layout.columns[0][1]  # the size of the overview, too
+        shown = [_resize(images, first), *layout.crops(images)]
+        masks = [layout.overview_mask(valid), *layout.crops(valid, patch)]
+        views = [see(*view) for view in zip(shown, masks, strict=True)]
+        for whole, *parts in zip(*views, strict=True):
+            yield torch.cat((_resize(whole, layout.grid), layout.join(parts)), dim=1)
 
     def detect(self, features: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """The head on its features, in the precision of its parameters: (B, n, classes), (B, n, 4)."""
@@ -176,27 +162,14 @@ def load_windowed_detector(
         backbone: a model, a file or a transformers folder; None takes the copy that the head's file may hold.
         **options: see `LoadOptions`.
     """
-    checkpoint, device = open_checkpoint(head), options.get("device", "cpu")
+    checkpoint = open_checkpoint(head)
     config = infer_plain_detr(checkpoint)
     width = config.channels // 8  # four taps of the overview, and four of the windows
     vit = backbone_of_head(checkpoint, backbone, width, prefix=DETECTOR_BACKBONE, **options)
     with torch.device("meta"):
         made = PlainDetr(config)
-    alone = checkpoint.without(DETECTOR_BACKBONE)
-    load_weights(made, alone, device=device)
-    if torch.device(device).type != "meta":
-        _check_aliases(alone)
+    load_weights(made, checkpoint.without(DETECTOR_BACKBONE), device=options.get("device", "cpu"))
     return WindowedDetector(vit, made)
-
-
-def _check_aliases(checkpoint: Checkpoint) -> None:
-    """Raise if the two copies of the class and box heads differ, as one of them would be lost silently."""
-    tensors = checkpoint.open()
-    for name, value in tensors.items():
-        if name.startswith(("class_embed.", "bbox_embed.")):
-            alias = f"transformer.decoder.{name}"
-            if not torch.equal(value, tensors[alias]):
-                raise GramLoopError(f"{checkpoint.path} contradicts itself: {name} and {alias} differ")
 
 
 def _resize(maps: Tensor, size: tuple[int, int]) -> Tensor:

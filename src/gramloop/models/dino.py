@@ -1,7 +1,7 @@
 """Backbones from files: DINOv3 and DINOv2 in Meta's ``.pth``, and DINOv3 in a transformers folder.
 
 Meta's files fuse queries, keys and values into one projection, which becomes three of transformers' model, as views of the
-file. Those of DINOv3 carry a mask that removes the bias of the keys, which transformers' model does not have.
+file. Those of DINOv3 carry a mask that is 0 for the bias of the keys, which transformers' model does not have.
 
 DINOv3's rotary periods come from the file: the released ones are rounded, and regenerating them would change the features.
 DINOv2's positions are learned for one grid and resized to that of the image.
@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
 import torch
-from torch import Tensor
 
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import ROPE_THETA, Backbone, BackboneShape, dinov3_model
@@ -24,7 +22,6 @@ from gramloop.models.checkpoint import (
     Checkpoint,
     Entry,
     LoadOptions,
-    LoadPlan,
     Shapes,
     check_names,
     fused_names,
@@ -33,7 +30,7 @@ from gramloop.models.checkpoint import (
     planned_shapes,
     renamed_plan,
 )
-from gramloop.util.json_files import read_checked, read_json
+from gramloop.util.json_files import read_checked
 
 SHAPES: Mapping[str, BackboneShape] = {
     "vits16": BackboneShape(12, 384),
@@ -48,7 +45,6 @@ SHAPES: Mapping[str, BackboneShape] = {
     ),
 }
 _DINOV3 = "a DINOv3 backbone"
-DINOV3_CONFIG = "the config.json of a DINOv3 backbone"
 _COMPARED = (
     "model_type", "hidden_size", "num_hidden_layers", "intermediate_size", "num_register_tokens", "patch_size",
     "num_channels", "use_gated_mlp", "hidden_act", "query_bias", "key_bias", "value_bias", "layer_norm_eps",
@@ -61,51 +57,57 @@ def load_backbone(
     """A DINOv3 or DINOv2 backbone; its architecture follows from the names and shapes in the file.
 
     Args:
-        path: a released ``.pth``; of DINOv3 also a ``.safetensors`` file or a transformers folder.
+        path: a released ``.pth``; of DINOv3 also a ``.safetensors`` file or a transformers folder with its config.json.
         exact_periods: whether to compute the rotary periods, as transformers does, instead of reading the rounded ones of
             a released file: for heads that were trained on transformers' model.
         **options: see `LoadOptions`.
     """
     checkpoint = open_checkpoint(path)
     unused: Shapes = {}
-    if {"pos_embed", "cls_token"} <= checkpoint.shapes.keys():
+    older = {"pos_embed", "cls_token"} <= checkpoint.shapes.keys()
+    released = "embeddings.cls_token" not in checkpoint.shapes
+    if older:
         with torch.device("meta"):
             backbone = dinov2(*infer_dinov2(checkpoint))
-        _fill(backbone, checkpoint, renamed_plan(backbone.model, _DINOV2_NAMES), unused, **options)
-        return backbone
-    released = "embeddings.cls_token" not in checkpoint.shapes
-    if released:
+        plan = renamed_plan(backbone.model, _DINOV2_NAMES)
+    elif released:
         backbone = meta_backbone(infer_shape(checkpoint))
         plan, unused = dinov3_plan(backbone), unused_shapes(backbone.shape)
     else:
-        shape, theta = infer_transformers_shape(checkpoint)
-        backbone = meta_backbone(shape, rope_theta=theta)
-        _check_config(config_path(checkpoint), backbone.model.config)
+        backbone = transformers_backbone(checkpoint)
         # transformers keeps its blocks under model.layer in memory and under layer in its files
         short = any(name.startswith("layer.") for name in checkpoint.shapes)
         plan = renamed_plan(backbone.model, {r"^model\.": ""} if short else {})
-    _fill(backbone, checkpoint, plan, unused, **options)
-    if released:
-        _check_bias_masks(checkpoint)
-    rope, stored = backbone.model.rope_embeddings, _stored_periods(checkpoint) if released else None
-    frequencies = 1 / rope.base ** torch.arange(0, 1, 4 / rope.head_dim, dtype=torch.float32)
-    if stored is not None and not exact_periods:
-        frequencies = 1 / stored
-    rope.inv_freq = frequencies.to(options.get("device", "cpu"))
-    return backbone
-
-
-def _fill(
-    backbone: Backbone,
-    checkpoint: Checkpoint,
-    plan: LoadPlan,
-    unused: Shapes,
-    **options: Unpack[LoadOptions],
-) -> None:
     dtype, device = options.get("dtype", torch.float32), options.get("device", "cpu")
     load_weights(backbone.model, checkpoint, plan, unused=unused, dtype=dtype, device=device)
     if dtype in (torch.bfloat16, torch.float16):
         backbone.norm.float()  # heads and drift read float32
+    if older:
+        return backbone
+    rope = backbone.model.rope_embeddings
+    frequencies = 1 / rope.base ** torch.arange(0, 1, 4 / rope.head_dim, dtype=torch.float32)
+    if released:
+        _check_bias_masks(checkpoint)
+    if released and not exact_periods:
+        periods = checkpoint.open()["rope_embed.periods"].float()
+        if not (periods.isfinite() & (periods > 0)).all():
+            raise GramLoopError(
+                f"{checkpoint.path} is damaged: rope_embed.periods holds a number that is not above 0"
+            )
+        frequencies = 1 / periods
+    rope.inv_freq = frequencies.to(device)
+    return backbone
+
+
+def _check_bias_masks(checkpoint: Checkpoint) -> None:
+    """Raise unless the masks of fused biases remove those of the keys, which the model does not have, and no other."""
+    for name, mask in checkpoint.open().items():
+        if name.endswith("attn.qkv.bias_mask"):
+            queries, keys, values = mask.chunk(3)
+            if not ((queries == 1).all() and (keys == 0).all() and (values == 1).all()):
+                raise GramLoopError(
+                    f"{checkpoint.path}: {name} keeps a bias of the keys or removes another, which no released DINOv3 does"
+                )
 
 
 def meta_backbone(shape: BackboneShape, *, rope_theta: float = ROPE_THETA) -> Backbone:
@@ -149,37 +151,6 @@ def backbone_of_head(
     if inner is not None and inner.shapes:
         check_names(inner, dinov3_file_shapes(found))
     return found
-
-
-def _check_config(path: Path, expected: Any) -> None:
-    """Raise if config.json describes another model than its weights."""
-    stored = read_json(path, DINOV3_CONFIG) if path.exists() else {}
-    for name in _COMPARED:
-        value = getattr(expected, name)
-        if stored.get(name, value) != value:
-            raise GramLoopError(
-                f"{path} has {name} {stored[name]!r:.60}, but the weights next to it are those of a DINOv3 with {value!r}"
-            )
-
-
-def _stored_periods(checkpoint: Checkpoint) -> Tensor:
-    periods = checkpoint.open()["rope_embed.periods"].float()
-    if not (periods.isfinite() & (periods > 0)).all():
-        raise GramLoopError(
-            f"{checkpoint.path} is damaged: rope_embed.periods holds a number that is not above 0"
-        )
-    return periods
-
-
-def _check_bias_masks(checkpoint: Checkpoint) -> None:
-    """Raise unless the masks of fused biases remove those of the keys, which the model does not have, and no other."""
-    for name, mask in checkpoint.open().items():
-        if name.endswith("attn.qkv.bias_mask"):
-            queries, keys, values = mask.chunk(3)
-            if not ((queries == 1).all() and (keys == 0).all() and (values == 1).all()):
-                raise GramLoopError(
-                    f"{checkpoint.path}: {name} keeps a bias of the keys or removes another, which no released DINOv3 does"
-                )
 
 
 def dinov3_file_shapes(backbone: Backbone) -> Shapes:
@@ -238,22 +209,8 @@ def unused_shapes(shape: BackboneShape) -> Shapes:
     return shapes
 
 
-@dataclass(frozen=True)
-class StoredConfig:
-    """What is read of config.json next to a backbone's weights."""
-
-    num_attention_heads: int
-    rope_theta: float = 100.0
-
-    def __post_init__(self) -> None:
-        if self.num_attention_heads < 1 or not 0 < self.rope_theta < math.inf:
-            raise GramLoopError(
-                f"num_attention_heads and rope_theta must be above 0, not {self.num_attention_heads} and {self.rope_theta}"
-            )
-
-
-def infer_transformers_shape(checkpoint: Checkpoint) -> tuple[BackboneShape, float]:
-    """The architecture and the rotary base of a DINOv3 file in transformers' naming."""
+def transformers_backbone(checkpoint: Checkpoint) -> Backbone:
+    """A DINOv3 without weights for a file in transformers' naming; config.json says what names and shapes do not."""
     inner = checkpoint.renamed(lambda name: name.removeprefix("model."))
     sizes = inner.sizes(
         _DINOV3,
@@ -262,32 +219,29 @@ def infer_transformers_shape(checkpoint: Checkpoint) -> tuple[BackboneShape, flo
         registers=("embeddings.register_tokens", 1),
         patch=("embeddings.patch_embeddings.weight", -1),
     )
-    head_dim, theta = _head_dim(config_path(checkpoint), sizes["width"])
+    config = (checkpoint.path if checkpoint.path.is_dir() else checkpoint.path.parent) / "config.json"
+    stored = read_checked(config, dict[str, Any], "the config.json of a DINOv3 backbone")
+    heads, theta = stored.get("num_attention_heads"), stored.get("rope_theta", ROPE_THETA)
+    if type(heads) is not int or type(theta) not in (int, float) or heads < 1 or not 0 < theta < math.inf:
+        raise GramLoopError(
+            f"{config}: num_attention_heads and rope_theta must be numbers above 0, not {heads!r:.60} and {theta!r:.60}"
+        )
     shape = BackboneShape(
         depth=inner.count(r"layer\.(\d+)\."),
-        head_dim=head_dim,
+        head_dim=sizes["width"] // heads,
         gated="layer.0.mlp.gate_proj.weight" in inner.shapes,
         qkv_bias="layer.0.attention.q_proj.bias" in inner.shapes,
         local_cls_norm=False,
         **sizes,
     )
-    return shape, theta
-
-
-def config_path(checkpoint: Checkpoint) -> Path:
-    """Where transformers stores the configuration of these weights."""
-    return (checkpoint.path if checkpoint.path.is_dir() else checkpoint.path.parent) / "config.json"
-
-
-def _head_dim(config: Path, width: int) -> tuple[int, float]:
-    """The two sizes that names and shapes of a transformers file do not contain."""
-    if config.exists():
-        stored = read_checked(config, StoredConfig, DINOV3_CONFIG)
-        return width // stored.num_attention_heads, stored.rope_theta
-    known = next((shape for shape in SHAPES.values() if shape.width == width), None)
-    if known is None:
-        raise GramLoopError(f"{config} is missing, and no released DINOv3 has the width {width}")
-    return known.head_dim, 100.0
+    backbone = meta_backbone(shape, rope_theta=float(theta))
+    for name in _COMPARED:
+        value = getattr(backbone.model.config, name)
+        if stored.get(name, value) != value:
+            raise GramLoopError(
+                f"{config} has {name} {stored[name]!r:.60}, but the weights next to it are those of a DINOv3 with {value!r}"
+            )
+    return backbone
 
 
 HEAD_DIM = 64  # of every released DINOv2

@@ -17,13 +17,7 @@ from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Backbone, SegmentationModel, Tap, default_taps
-from gramloop.models.checkpoint import (
-    Checkpoint,
-    LoadOptions,
-    fused_names,
-    load_weights,
-    open_checkpoint,
-)
+from gramloop.models.checkpoint import Checkpoint, LoadOptions, fused_names, load_weights, open_checkpoint
 from gramloop.models.dino import backbone_of_head
 
 ADAPTER_STRIDE = 32  # of the coarsest map: both sides of an image must be multiples of it
@@ -170,9 +164,7 @@ class Adapter(nn.Module):
         """Maps of the image itself, which do not depend on the taps."""
         height, width = pixels.shape[-2:]
         if height % ADAPTER_STRIDE or width % ADAPTER_STRIDE:
-            raise GramLoopError(
-                f"the adapter needs sides that are multiples of {ADAPTER_STRIDE}, not {height} x {width}"
-            )
+            raise GramLoopError(f"both sides must be multiples of {ADAPTER_STRIDE}, not {height} x {width}")
         maps: list[Tensor] = self.spm(pixels)
         return maps
 

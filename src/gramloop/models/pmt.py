@@ -22,18 +22,11 @@ import torch
 from torch import Tensor, nn
 
 from gramloop.errors import GramLoopError
-from gramloop.models.backbone import (
-    Backbone,
-    SegmentationModel,
-    Tap,
-    quarter_ends,
-    without_autocast,
-)
+from gramloop.models.backbone import Backbone, SegmentationModel, Tap, quarter_ends, without_autocast
 from gramloop.models.checkpoint import (
     HEAD_NAMES,
     PMT_CLASSES,
     PMT_QUERIES,
-    Checkpoint,
     LoadOptions,
     fused_names,
     load_weights,
@@ -93,9 +86,7 @@ class PMTHead(nn.Module):
 
     def begin(self, taps: Sequence[Tap]) -> Tensor:  # → (B, queries + T, C)
         """The queries, and the sum of the taps, class token and registers included."""
-        scaled = [
-            self.decoder.lateral(index, self.normed(index, tap.tokens)) for index, tap in enumerate(taps)
-        ]
+        scaled = [self.decoder.lateral(i, self.normed(i, tap.tokens)) for i, tap in enumerate(taps)]
         memory = torch.stack(scaled).sum(0)
         queries = self.decoder.q.weight.expand(len(memory), -1, -1)
         return torch.cat([queries, memory], dim=1)
@@ -163,11 +154,11 @@ class PMT(SegmentationModel):
     def __init__(self, backbone: Backbone, head: PMTHead, taps: Sequence[int] | None = None) -> None:
         """``taps`` are by default the last blocks of each quarter, as for all released heads."""
         taps = quarter_ends(backbone.shape.depth) if taps is None else taps
-        made_for = (head.shape.channels, head.shape.head_dim, head.shape.taps)
-        if made_for != (backbone.shape.width, backbone.shape.head_dim, len(taps)):
+        made_for = head.shape.head_dim, head.shape.taps
+        if made_for != (backbone.shape.head_dim, len(taps)):
             raise GramLoopError(
-                f"the head was made for a backbone of width {made_for[0]}, heads of {made_for[1]} and {made_for[2]} taps; "
-                f"this one has {backbone.shape.width}, {backbone.shape.head_dim} and {len(taps)}"
+                f"the head was made for heads of {made_for[0]} and {made_for[1]} taps, not for those of this backbone, "
+                f"{backbone.shape.head_dim} and {len(taps)}"
             )
         super().__init__(backbone, head, head.shape.channels, taps, head.shape.classes)
 
@@ -254,8 +245,7 @@ def load_pmt(head: str | Path, backbone: Backbone | str | Path, **options: Unpac
         layers=checkpoint.count(r"decoder\.blocks\.(\d+)\."),
         taps=checkpoint.count(r"bn\.(\d+)\."),
     )
-    stored = torch.device(device).type != "meta"
-    if stored and vit.rounded_periods:
+    if torch.device(device).type != "meta" and vit.rounded_periods:
         raise GramLoopError(
             f"{checkpoint.path} was trained with exact rotary periods, but those of the backbone given are rounded; "
             "load_backbone(path, exact_periods=True) has the others"
@@ -265,8 +255,11 @@ def load_pmt(head: str | Path, backbone: Backbone | str | Path, **options: Unpac
     fused = any(".qkv_proj." in name for name in checkpoint.shapes)
     plan = renamed_plan(made, fused_names("qkv_proj.") if fused else {})
     load_weights(made, checkpoint, plan, unused={_UNUSED: (shape.layers,)}, device=device)
-    if stored and fused:
-        _check_fused_biases(checkpoint)
+    for name, value in checkpoint.open().items() if fused and torch.device(device).type != "meta" else ():
+        if name.endswith(".qkv_proj.bias") and bool(value.chunk(3)[1].any()):
+            raise GramLoopError(
+                f"{checkpoint.path} has a bias on the keys in {name}, which a PMT head does not have"
+            )
     return PMT(vit, made)
 
 
@@ -274,13 +267,3 @@ def trained_side(path: str | Path) -> int | None:
     """The size at which a released head was trained, by the name of its repository in the path; None without it."""
     found = _TRAINED_AT.search(str(Path(path).absolute()))
     return int(found[1]) if found else None
-
-
-def _check_fused_biases(checkpoint: Checkpoint) -> None:
-    """Raise if a fused bias has numbers for the keys, which a head has no bias for."""
-    tensors = checkpoint.open()
-    for name, value in tensors.items():
-        if name.endswith(".qkv_proj.bias") and bool(value.chunk(3)[1].any()):
-            raise GramLoopError(
-                f"{checkpoint.path} has a bias on the keys in {name}, which a PMT head does not have"
-            )

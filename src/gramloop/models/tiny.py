@@ -1,6 +1,6 @@
 """The embedded model: a small DINOv3 vision transformer, trained on procedural scenes, that needs no download.
 
-``load_tiny()`` returns the frozen backbone with a segmentation and a detection head, ``load_tiny_depth()`` its depth head.
+``load_tiny()`` returns the frozen backbone with a segmentation and a detection head; its depth head has a file of its own.
 The folder of weights holds the backbone as transformers stores it: ``DINOv3ViTModel.from_pretrained(WEIGHTS / "backbone")``
 reads it too.
 """
@@ -20,7 +20,6 @@ from gramloop.errors import GramLoopError
 from gramloop.models.backbone import Backbone, LinearHead, LinearSegmentor, TapHead
 from gramloop.models.checkpoint import load_weights, open_checkpoint
 from gramloop.models.dino import load_backbone
-from gramloop.replay.config import ReplayConfig, read_replay
 from gramloop.util.json_files import read_checked
 
 WEIGHTS = Path(__file__).parent / "weights"
@@ -187,9 +186,7 @@ class _Settings:
 
     def __post_init__(self) -> None:
         if len(self.things) != self.detect.classes:
-            raise GramLoopError(
-                f"it names {len(self.things)} things, but the head has {self.detect.classes} classes"
-            )
+            raise GramLoopError(f"{len(self.things)} things, but a head of {self.detect.classes} classes")
 
 
 class TinyModel(nn.Module):
@@ -222,11 +219,6 @@ class TinyModel(nn.Module):
         return LinearSegmentor(self.backbone, self.segment)
 
 
-def suggested_replay() -> ReplayConfig:
-    """The replay that was tuned on other scenes, as stored next to the weights."""
-    return read_replay(SUGGESTED)
-
-
 def load_tiny(
     folder: Path | str = WEIGHTS,
     device: torch.device | str = "cpu",
@@ -242,11 +234,3 @@ def load_tiny(
     load_weights(detect, open_checkpoint(folder / "detect.safetensors"), device=device)
     model = TinyModel(backbone, segment, detect, settings.stuff, settings.things)
     return model.eval().requires_grad_(False)
-
-
-def load_tiny_depth(folder: Path | str = WEIGHTS, device: torch.device | str = "cpu") -> DenseDepthHead:
-    """The depth head of the embedded model, or of another folder; it reads the same taps as the segmentation head."""
-    path = Path(folder) / DEPTH_HEAD
-    if not path.is_file():
-        raise GramLoopError(f"{path} is missing; a model without it predicts no depth")
-    return DenseDepthHead.load(path, device=device).requires_grad_(False)

@@ -15,29 +15,11 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from gramloop.errors import GramLoopError, UntunedWindowWarning
+from gramloop.replay import guards
 from gramloop.replay.adaptive import image_noise, noise_response, share
 from gramloop.replay.algorithm import gram_gated_replay
 from gramloop.replay.config import PAPER_DEPTH, ReplayConfig, ReplaySettings, Route, read_replay, route
 from gramloop.replay.gram import Trace
-from gramloop.replay.guards import (
-    BlockOrderCheck,
-    check_images,
-    check_patches,
-    check_running,
-    check_vit,
-    embedded_grid,
-    gather_in_forward,
-    hide_from_compiler,
-    host_mask,
-    in_graph,
-    keep_first,
-    registering,
-    release,
-    run_unchanging,
-    show_to_compiler,
-    unobserved,
-    version,
-)
 from gramloop.replay.vit import Grid, Norm, ViT, find_vit, hidden_states, state_of, with_hidden, with_state
 
 _NO_THREAD = -1
@@ -123,7 +105,7 @@ class BlockCalls:
         # block.forward, not block(): the hooks of others must not count replays and probes
         for block in self.vit.blocks[first : last + 1]:
             args, kwargs = with_hidden(self._args, self._kwargs, self.shaped(tokens))
-            run = block.forward if in_graph() else partial(run_unchanging, block)
+            run = block.forward if guards.in_graph() else partial(guards.run_unchanging, block)
             tokens = self.vit.layout.tokens(state_of(run(*args, **kwargs)))
             self.executed += 1
         return tokens
@@ -158,7 +140,7 @@ class _Forward:
 class _Forwards:
     """One thread's forwards, the latest and the next."""
 
-    def __init__(self, listens: bool, check: BlockOrderCheck) -> None:
+    def __init__(self, listens: bool, check: guards.BlockOrderCheck) -> None:
         self.listens, self.check = listens, check
         self.latest, self.next = _Forward(), _Forward()
 
@@ -179,7 +161,7 @@ class _PerThread(threading.local):
     def __init__(self, thread: int | None, vit: ViT, at: Route) -> None:
         # never assigned again: a compiled graph writes into what a thread-local holds, but not its attributes
         listens = thread is None or thread == threading.get_ident()
-        self.forwards = _Forwards(listens, BlockOrderCheck(vit, at))
+        self.forwards = _Forwards(listens, guards.BlockOrderCheck(vit, at))
         self.thread, self._made_of = thread, (vit, at)
 
     def __reduce__(self) -> tuple[type[_PerThread], tuple[Any, ...]]:
@@ -202,7 +184,7 @@ class Loop:
         at, self._trace = self.route, trace
         self.config = config if config.window else replace(config, window=(at.start, at.end))
         self._rule = config.adaptive if config.replays else None
-        check_vit(vit, at, self._rule is not None)
+        guards.check_vit(vit, at, self._rule is not None)
         self._here = _PerThread(threading.get_ident() if this_thread else None, vit, at)
         self._handles: list[RemovableHandle] = []
         self._held_first: list[tuple[nn.Module, str, RemovableHandle]] = []
@@ -220,7 +202,7 @@ class Loop:
         """Block index -> output of the kept block in the latest baseline pass, before the final norm."""
         forward = self._here.forwards.latest
         for index, then in forward.versions.items():
-            if version(forward.baseline[index]) != then:
+            if guards.version(forward.baseline[index]) != then:
                 raise GramLoopError(
                     f"the kept output of block {index} of {self.vit.name} was written into by a later one, which works in "
                     "place; let blocks return new states, as in x = x + …"
@@ -239,20 +221,18 @@ class Loop:
         part in drift, median and mean, and keep the baseline trajectory.
         """
         if not (mask is None or isinstance(mask, Tensor)):
-            raise GramLoopError(
-                f"the valid-patch mask is a {type(mask).__name__}; it is a bool tensor, or None"
-            )
+            raise GramLoopError(f"the valid-patch mask is a {type(mask).__name__}, not a bool tensor")
         self._here.forwards.next.valid = mask
 
     def detach(self) -> None:
         """Remove every hook; the model is what it was before."""
-        with registering:
+        with guards.registering:
             self._here.forwards.check.end()
             for handle in self._handles:
                 handle.remove()
-            hide_from_compiler(self._shown)
+            guards.hide_from_compiler(self._shown)
             if not any(loops_on(self.vit)):
-                release(self.vit, self._gathering)
+                guards.release(self.vit, self._gathering)
             self._handles, self._held_first, self._shown = [], [], []
 
     def __enter__(self) -> Loop:
@@ -263,10 +243,10 @@ class Loop:
 
     def _register(self, model: nn.Module) -> None:
         vit, at, check = self.vit, self.route, self._here.forwards.check
-        with registering:
+        with guards.registering:
             if any(self._here.meets(other._here) for other in loops_on(vit)):
                 raise GramLoopError(f"{vit.name} has a replay attached already; detach() that one first")
-            self._gathering = gather_in_forward(vit.blocks)
+            self._gathering = guards.gather_in_forward(vit.blocks)
             for index in sorted({*at.keep, *at.steps}):
                 self._add(vit.blocks[index], partial(self._after_block, index))
             if at.runs_blocks:
@@ -278,7 +258,7 @@ class Loop:
                 self._handles.append(whole.register_forward_pre_hook(self._before_forward))
                 self._handles.append(whole.register_forward_hook(self._after_forward, always_call=True))
             hooked = {vit.blocks[index] for index in {*at.keep, *at.steps, at.start}}
-            self._shown = show_to_compiler([*hooked, *([vit.embedding] if vit.embedding else [])])
+            self._shown = guards.show_to_compiler([*hooked, *([vit.embedding] if vit.embedding else [])])
 
     def _add(self, block: nn.Module, hook: Callable[..., Any], before: bool = False) -> None:
         """Register a hook that stays before those of others: the host's captures must see the refined state."""
@@ -288,24 +268,24 @@ class Loop:
         self._held_first.append((block, "_forward_pre_hooks" if before else "_forward_hooks", handle))
 
     def _before_forward(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        if not in_graph():
+        if not guards.in_graph():
             self.vit.check_unchanged()
-            keep_first(self._held_first)
+            guards.keep_first(self._held_first)
             if args and isinstance(args[0], Tensor) and self._here.forwards.listens:
                 self._here.forwards.next.images = args[0].shape[0]
 
     def _after_forward(self, *_: Any) -> None:
-        if not in_graph():
+        if not guards.in_graph():
             self._here.forwards.end()
 
     def _after_embedding(self, embedding: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
         self._before_forward(embedding, args)  # a part of a model may be called by a method of its own
         if self._here.forwards.listens:
             response = noise_response(args[0]) if self._rule else None
-            self._here.forwards.next.embedded = embedded_grid(self.vit, args[0], output), response
+            self._here.forwards.next.embedded = guards.embedded_grid(self.vit, args[0], output), response
 
     def _before_checked(self, block: nn.Module, args: Any, kwargs: Any = None) -> None:
-        if self._here.forwards.listens and kwargs is not None and not in_graph():
+        if self._here.forwards.listens and kwargs is not None and not guards.in_graph():
             self._here.forwards.check.begin(args, kwargs)
 
     def _after_block(self, index: int, block: nn.Module, args: Any, *rest: Any) -> Any:
@@ -315,13 +295,13 @@ class Loop:
         if not forwards.listens or len(rest) < 2:
             return None
         kwargs, output = rest
-        check_running(self.vit, block)
+        guards.check_running(self.vit, block)
         forward = forwards.begin() if index == self._first else forwards.latest
         baseline_shown = at.at_final or index < at.end or (forward.skipped and index > at.end)
         if index in at.keep and baseline_shown:
             forward.baseline[index] = output[0] if isinstance(output, tuple) else output
-            if not in_graph():
-                forward.versions[index] = version(output)
+            if not guards.in_graph():
+                forward.versions[index] = guards.version(output)
         if index not in at.steps:
             return None
         tokens, refined = self.vit.layout.tokens(state_of(output)), None
@@ -332,7 +312,7 @@ class Loop:
             return None
         calls.states[index] = tokens
         if index == (at.last if at.at_final else at.end):
-            with unobserved():
+            with guards.unobserved():
                 refined = self._replay(forward, calls)
         if index == at.probe and calls.trace is not None:
             calls.trace.record_accepted(self.vit.patches(tokens if refined is None else refined))
@@ -349,9 +329,9 @@ class Loop:
         vit, calls = self.vit, BlockCalls(self.vit, args, kwargs)
         embedded, response = forward.embedded
         grid = calls.grid or embedded
-        check_images(vit, Z, forward.images, kwargs)
-        mask = host_mask(vit, Z, args, kwargs) if forward.valid is None else forward.valid
-        calls.valid = check_patches(vit, Z, grid, mask)
+        guards.check_images(vit, Z, forward.images, kwargs)
+        mask = guards.host_mask(vit, Z, args, kwargs) if forward.valid is None else forward.valid
+        calls.valid = guards.check_patches(vit, Z, grid, mask)
         forward.trace = calls.trace = Trace(grid) if self._trace else None
         if self._rule is not None:
             if response is None or len(response) != len(Z):
@@ -365,7 +345,9 @@ class Loop:
     def _replay(self, forward: _Forward, calls: BlockCalls) -> Tensor | None:
         """Algorithm 1; nothing where no image is replayed."""
         at, vit, Z, refined = self.route, self.vit, calls.states[self.route.end], None
-        if calls.share is not None and not calls.share.is_meta and not in_graph():  # a graph cannot ask
+        if (
+            calls.share is not None and not calls.share.is_meta and not guards.in_graph()
+        ):  # a graph cannot ask
             forward.skipped = not bool(calls.share.any())
         if forward.skipped:
             if calls.trace is not None:

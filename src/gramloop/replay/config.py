@@ -233,12 +233,14 @@ def split_setting(text: str) -> tuple[str, str]:
 
 def replay_text(config: ReplayConfig) -> str:
     """The settings that differ from the published ones, as `parse_replay` reads them."""
-    return ",".join(f"{name}={setting_text(name, value)}" for name, value in _unusual(config).items())
-
-
-def setting_text(name: str, value: Any) -> str:
-    """One setting as `parse_replay` reads it."""
-    return "none" if value is None else FIELDS[name].mark.join(map(str, _parts(value)))
+    texts = []
+    for name, field in FIELDS.items():
+        value = getattr(config, name)
+        if value != getattr(ReplayConfig, name):
+            parts = astuple(value) if isinstance(value, Adaptive) else value
+            joined = field.mark.join(map(str, parts)) if isinstance(parts, tuple) else parts
+            texts.append(f"{name}={'none' if value is None else joined}")
+    return ",".join(texts)
 
 
 def read_replay(path: str | Path) -> ReplayConfig:
@@ -269,16 +271,6 @@ def write_replay(path: str | Path, config: ReplayConfig, about: Mapping[str, Any
     """Store a replay with what is known about it (plain JSON values), whole or not at all."""
     content = {"kind": KIND, "replay": config.as_json(), "about": dict(about or {})}
     atomic_write(Path(path), (json.dumps(content, indent=1) + "\n").encode())
-
-
-def _unusual(config: ReplayConfig) -> dict[str, Any]:
-    """The settings that are not as published."""
-    values = {name: getattr(config, name) for name in FIELDS}
-    return {name: value for name, value in values.items() if value != getattr(ReplayConfig, name)}
-
-
-def _parts(value: Any) -> tuple[object, ...]:
-    return astuple(value) if isinstance(value, Adaptive) else value if isinstance(value, tuple) else (value,)
 
 
 # where a replay's blocks are on a backbone of some depth, and what they cost

@@ -295,9 +295,7 @@ class Trace(TableRepr):
         if self.grid is None:
             raise GramLoopError("the host does not reveal its grid of patches, so there is no map to plot")
         if self.drift and not 0 <= image < len(self.drift[0]):
-            raise GramLoopError(
-                f"there is no image {image}; this forward had {len(self.drift[0])}, from 0 on"
-            )
+            raise GramLoopError(f"there is no image {image}; this forward had {len(self.drift[0])}")
         post = None if self.post_drift is None else self._image(self.post_drift, image)
         drift, gate = ([self._image(each, image) for each in maps] for maps in (self.drift, self.gate))
         return plot_replays(drift, gate, post)

@@ -126,17 +126,13 @@ def run_unchanging(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return output
 
 
-def check_vit(vit: ViT, at: Route, needs_pixels: bool = False) -> None:
+def check_vit(vit: ViT, at: Route, needs_pixels: bool) -> None:
     """Refuse a ViT that cannot be replayed in this way."""
     if any(block.training for block in vit.blocks):
-        raise GramLoopError(
-            f"{vit.name} is in training mode; replay is for frozen models: call model.eval() first"
-        )
+        raise GramLoopError(f"{vit.name} is in training mode: call model.eval() first")
     check_reach(vit, at)
     if needs_pixels and vit.embedding is None:
-        raise GramLoopError(
-            f"{vit.name} does not show the image that its patches are cut from, so its noise cannot decide"
-        )
+        raise GramLoopError(f"{vit.name} does not show the image that it embeds, so noise cannot decide")
 
 
 def check_reach(vit: ViT, replay: Route | ReplayConfig) -> None:
@@ -144,10 +140,7 @@ def check_reach(vit: ViT, replay: Route | ReplayConfig) -> None:
     at = route(replay, vit.depth) if isinstance(replay, ReplayConfig) else replay
     if at.runs_blocks and at.reach >= vit.plain_depth:
         raise GramLoopError(
-            f"{vit.name} cannot be replayed as far as block {at.reach}: {vit.why_not_plain}; window and gate_at must lie "
-            f"below block {vit.plain_depth}"
-            if vit.plain_depth
-            else f"{vit.name} cannot be replayed: {vit.why_not_plain}"
+            f"{vit.name} cannot be replayed from block {vit.plain_depth} on: {vit.why_not_plain}; this replay reaches block {at.reach}"
         )
 
 
@@ -276,13 +269,10 @@ def keep_first(held: Sequence[tuple[nn.Module, str, RemovableHandle]]) -> None:
     """Move our hooks before those that others registered since: the host's captures must see the refined state."""
     for module, kind, handle in held:
         hooks = getattr(module, kind)
-        for key, hook in tuple(hooks.items()):  # at once: other threads may attach meanwhile
-            if key == handle.id:
-                break
-            if not _is_ours(hook):
-                if handle.id in hooks:
-                    hooks.move_to_end(handle.id, last=False)
-                break
+        listed = tuple(hooks.items())  # at once: other threads may attach meanwhile
+        first = next((key for key, hook in listed if key == handle.id or not _is_ours(hook)), None)
+        if first != handle.id and handle.id in hooks:
+            hooks.move_to_end(handle.id, last=False)
 
 
 def _source(hook: Callable[..., Any]) -> str:
@@ -347,9 +337,7 @@ def check_images(vit: ViT, tokens: Tensor, images: int | None, kwargs: Mapping[s
     """Refuse states that hold several images in one sequence, or tokens where images are expected."""
     packed = kwargs.get("cu_seqlens")
     if vit.layout.map == "TC" and isinstance(packed, Tensor) and len(packed) > 2:
-        raise GramLoopError(
-            f"{len(packed) - 1} images are packed into one sequence; give {vit.name} one at a time"
-        )
+        raise GramLoopError(f"{len(packed) - 1} images are packed into one sequence; give one at a time")
     first, second = tokens.shape[:2]
     if vit.paths is None and not vit.layout.map and first != images == second:
         raise GramLoopError(
@@ -373,9 +361,7 @@ def check_patches(vit: ViT, tokens: Tensor, grid: Grid | None, mask: Tensor | No
     if mask is None:
         return None
     if vit.shuffles:
-        raise GramLoopError(
-            f"{vit.name} shuffles its patches, so a mask of valid patches cannot be matched to them"
-        )
+        raise GramLoopError(f"{vit.name} shuffles its patches, so no mask can be matched to them")
     flat, shapes = mask.flatten(1), [(images, count - others), (images, *(grid or mask.shape[1:]))]
     if mask.dtype != torch.bool or tuple(mask.shape) not in shapes or tuple(flat.shape) != shapes[0]:
         raise GramLoopError(

@@ -79,16 +79,13 @@ class TokenLayout:
 
 def state_of(output: Any) -> Tensor:
     """The hidden state in a block's output: a tensor, a tuple that begins with one, or a list of one resolution."""
-    if isinstance(output, list) and len(output) > 1:
-        raise GramLoopError(
-            f"blocks are given a list of {len(output)} resolutions; a replay takes one per forward: run the model on each"
-        )
+    several = isinstance(output, list) and len(output) != 1
     found = output[0] if isinstance(output, tuple | list) and output else output
-    if isinstance(found, Tensor):
+    if isinstance(found, Tensor) and not several:
         return found
     raise GramLoopError(
-        f"a block returned {type(output).__name__}; replay understands a tensor, a tuple that begins with "
-        "one, and a list of one"
+        f"a block's state is {f'a list of {len(output)}' if several else type(output).__name__}; a replay takes a tensor, "
+        "a tuple that begins with one, and a list of one: run the model on each resolution"
     )
 
 
@@ -148,11 +145,6 @@ class ViT:
         return len(self.blocks)
 
     @property
-    def prefix(self) -> int:
-        """How many class and register tokens come before the patches."""
-        return self.layout.prefix
-
-    @property
     def patch_embedding(self) -> nn.Conv2d | None:
         """The convolution that cuts images into patches, where it is one."""
         return self.embedding if isinstance(self.embedding, nn.Conv2d) else None
@@ -178,9 +170,7 @@ class ViT:
         else:
             same = (self.blocks, self.final_norm) == _blocks_and_norm(self.module, *self.paths)
         if not same:
-            raise GramLoopError(
-                f"blocks or norm of {self.name} were replaced with a replay attached; detach() and attach again"
-            )
+            raise GramLoopError(f"blocks or norm of {self.name} were replaced; detach() and attach again")
 
 
 @dataclass(frozen=True)
@@ -371,21 +361,13 @@ def _described(
     layout: str,
 ) -> ViT:
     name = type(model).__name__
-    if not blocks or not set(blocks) <= set(model.modules()):
-        raise GramLoopError(f"blocks must be modules of {name}, in the order in which they run")
-    if len(set(blocks)) < len(blocks):
-        raise GramLoopError(
-            f"blocks lists {len(blocks)} modules of which {len(set(blocks))} differ; name each once"
-        )
-    if not isinstance(prefix, int) or prefix < 0:
-        raise GramLoopError(
-            f"prefix is {prefix!r}; with blocks= it is the number of tokens before the patches"
-        )
+    if not blocks or not set(blocks) <= set(model.modules()) or len(set(blocks)) < len(blocks):
+        raise GramLoopError(f"blocks must be different modules of {name}, in the order in which they run")
     if layout not in LAYOUTS:
         raise GramLoopError(f"layout is {layout!r}; it is one of {', '.join(LAYOUTS)}")
-    if "H" in layout and prefix:
+    if not isinstance(prefix, int) or prefix < 0 or (prefix and "H" in layout):
         raise GramLoopError(
-            f"prefix is {prefix}; blocks that carry maps, {layout}, have no tokens but patches"
+            f"prefix is {prefix!r}; with blocks= it is the number of tokens before the patches, 0 where blocks carry maps"
         )
     embedding, carried = _patch_embedding(model, blocks), cast(Map, layout.removeprefix("BTC"))
     return ViT(name, model, blocks, norm, TokenLayout(prefix, map=carried), embedding, len(blocks))

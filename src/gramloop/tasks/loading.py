@@ -19,7 +19,7 @@ from gramloop.models.detector import load_windowed_detector
 from gramloop.models.dino import load_backbone
 from gramloop.models.mask2former import load_segmentor
 from gramloop.models.pmt import load_pmt, trained_side
-from gramloop.models.tiny import TINY_SHORT_SIDE, WEIGHTS, load_tiny, load_tiny_depth
+from gramloop.models.tiny import DEPTH_HEAD, TINY_SHORT_SIDE, WEIGHTS, DenseDepthHead, load_tiny
 from gramloop.tasks.class_names import COCO, COCO_PANOPTIC, coco_classes
 from gramloop.tasks.custom import load_user_model
 from gramloop.tasks.depth import DepthConfig, DepthEstimator, DptDepthConfig, DptDepthEstimator
@@ -144,7 +144,8 @@ def _load_embedded(
     model = load_tiny(folder, device, dtype)
     if task == "depth":
         config = config_of(DepthConfig, {"short_side": TINY_SHORT_SIDE, **sizes})
-        return DepthEstimator(model.backbone, load_tiny_depth(folder, device), config)
+        head = DenseDepthHead.load(Path(folder) / DEPTH_HEAD, device=device)
+        return DepthEstimator(model.backbone, head, config)
     if task == "detection":
         if sizes:
             raise GramLoopError(

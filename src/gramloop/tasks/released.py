@@ -91,7 +91,7 @@ class Detector(ViTPredictor[Detection]):
         self, loop: Loop | None, paired: bool, views: list[Tensor], images: Tensor, valid: Tensor
     ) -> list[Tensor]:
         """What the head reads of one window, per version; its maps are added to ``views``."""
-        taps = self.backbone.features(images, self.taps)
+        taps = self.backbone(images, self.taps)
         if loop is None:
             return [join_taps(taps)]
         if loop.trace is not None and loop.trace.drift:

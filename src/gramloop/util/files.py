@@ -88,9 +88,7 @@ def make_folder(folder: Path) -> None:
 def remove_leftovers(folder: Path, *, alone: bool = False) -> None:
     """Remove the unfinished files that killed processes left in a folder and below.
 
-    Args:
-        folder: a folder that files are written to.
-        alone: no other process can be writing there; otherwise only files older than a day are removed.
+    Only files older than a day are removed, unless no other process can be writing there (``alone``).
     """
     for leftover in folder.rglob(f"{TEMPORARY}*"):
         with suppress(OSError):  # gone by now, or harmless

@@ -1,6 +1,6 @@
 """JSON and YAML from outside: read with limits, checked against a schema, refused with one message.
 
-`read_json` needs nothing but Python. A schema is a type that msgspec knows, such as a dataclass whose fields have
+`read_json` can do without msgspec. A schema is a type that msgspec knows, such as a dataclass whose fields have
 types; a message names the path of the wrong value, as in ``annotations[3].area``.
 """
 
@@ -10,6 +10,7 @@ import json
 import re
 import stat
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,20 +26,12 @@ _ABSENT = "nothing"
 _LONGEST = 64  # characters of a value in a message; a checksum fits
 
 
-def read_json(path: Path, what: str, *, largest: int = LARGEST_FILE, fast: bool = False) -> Any:
-    """Read a JSON file as plain values.
-
-    Args:
-        path: the file.
-        what: what it ought to be, as in "a plan written by gramloop evaluate".
-        largest: bytes that it may have.
-        fast: parse with msgspec, for files of hundreds of megabytes; it must be installed.
-    """
-    return parse_json(read_bytes(path, what, largest), str(path), what, fast=fast)
+def read_json(path: Path, what: str, *, largest: int = LARGEST_FILE) -> Any:
+    """Read a JSON file of at most ``largest`` bytes as plain values; ``what`` says what it ought to be."""
+    return parse_json(_read_bytes(path, what, largest), str(path), what)
 
 
-def read_bytes(path: Path, what: str, largest: int = LARGEST_FILE) -> bytes:
-    """Read a file of at most ``largest`` bytes."""
+def _read_bytes(path: Path, what: str, largest: int) -> bytes:
     try:
         about = path.stat()
         if not (stat.S_ISREG(about.st_mode) or path.is_dir()):  # a pipe or a device may never end
@@ -51,16 +44,14 @@ def read_bytes(path: Path, what: str, largest: int = LARGEST_FILE) -> bytes:
     return data
 
 
-def parse_json(data: bytes, where: str, what: str, *, fast: bool = False) -> Any:
+def parse_json(data: bytes, where: str, what: str) -> Any:
     """Parse JSON from bytes; ``where`` names them in messages."""
     try:
-        if fast:
+        with suppress(ImportError):
             import msgspec
 
-            try:
+            with suppress(msgspec.MsgspecError):  # it stops at NaN, which Python's own JSON has
                 return msgspec.json.decode(data)
-            except msgspec.MsgspecError:  # it stops at NaN, which Python's own JSON has
-                pass
         value = json.loads(data)
         if b"\\u" in data:
             json.dumps(value, ensure_ascii=False).encode()  # fails on half a surrogate pair
@@ -75,7 +66,7 @@ def read_yaml(path: Path, what: str) -> Any:
     """Read a YAML or JSON file as plain values; ``what`` says what it ought to be, as in "a file of settings"."""
     import yaml  # type: ignore[import-untyped]
 
-    data = read_bytes(path, what, _LARGEST_YAML)
+    data = _read_bytes(path, what, _LARGEST_YAML)
     try:
         return yaml.load(data.decode(), _yaml_loader())
     except (yaml.YAMLError, ValueError, RecursionError, TypeError) as error:
@@ -130,15 +121,9 @@ def refuse_unknown(content: Any, known: Mapping[str, Any], where: str, what: str
 
 
 def first_difference(found: Mapping[str, Any], wanted: Mapping[str, Any], skip: Collection[str] = ()) -> str:
-    """Describe the first entry that differs, as in ``shards 3, not 4`` or ``versions: torch = 2, not 3``.
+    """Describe the first entry that differs, as in ``shards 3, not 4`` or ``versions: torch = 2, not 3``, or nothing.
 
-    Args:
-        found: what is there, plain values as JSON knows them.
-        wanted: what was requested.
-        skip: entries that may differ.
-
-    Returns:
-        An empty string where nothing else differs.
+    Both are plain values as JSON knows them; the entries ``skip`` may differ.
     """
     before, now = json.loads(json.dumps([found, wanted]))  # a tuple and the list it is stored as are equal
     for name in {**before, **now}:

@@ -34,27 +34,16 @@ _R = TypeVar("_R")
 def available_cores() -> int:
     """The cores that this process may use, by its affinity and by the quota of its container."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    for folder in _cgroups():
-        quota, _, period = _read(folder / "cpu.max").partition(" ")
-        if quota.isdecimal():  # else "max"
+    place = None
+    with suppress(OSError):
+        place = re.search(r"^0::(.*)", _MEMBERSHIP.read_text("ascii", "replace"), re.MULTILINE)
+    # inside a container the place may be that outside of it; its own limits are then at the root
+    folder = _CGROUPS / (place[1].strip("/") if place else "")
+    for each in (folder, *folder.parents) if place else ():
+        with suppress(OSError, ValueError):  # there is none, or it is "max"
+            quota, period = (each / "cpu.max").read_text("ascii").split()
             cores = min(cores, max(1, int(quota) // int(period)))
     return cores
-
-
-def _cgroups() -> Iterator[Path]:
-    """The folder of this process's cgroup (version 2), and of each around it."""
-    place = re.search(r"^0::(.*)", _read(_MEMBERSHIP), re.MULTILINE)
-    if place:
-        # inside a container the place may be that outside of it; its own limits are then at the root
-        folder = _CGROUPS / place[1].strip("/")
-        yield from (each for each in (folder, *folder.parents) if each.is_relative_to(_CGROUPS))
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        return ""
 
 
 def worker_count(asked: int | None, threads: int = 1) -> int:
@@ -96,8 +85,7 @@ def _has_guard(file: str | None) -> bool:
 def process_context(*preload: str) -> Any:
     """How processes are started: never forked from this one, since forking a process with threads can hang.
 
-    Args:
-        preload: modules that workers need; a fork server, where the system has one, imports them once for all.
+    A fork server, where the system has one, imports the modules of ``preload`` once for all.
     """
     context = _Context()
     if _FORKS:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
@@ -17,19 +17,11 @@ _T = TypeVar("_T")
 _screen = threading.Lock()  # held while a bar is shown: a bar inside another would tear both
 
 
-class Advance(Protocol):
-    """Moves a bar on by some steps; ``now`` is the current item."""
-
-    def __call__(self, now: str = "", steps: int = 1) -> None: ...
-
-
 @contextmanager
-def progress_bar(description: str, total: int | None) -> Iterator[Advance]:
-    """A bar on standard error, and the function that moves it on.
+def progress_bar(description: str, total: int | None) -> Iterator[Callable[..., None]]:
+    """A bar on standard error, and ``advance(now="", steps=1)``, which names the current item and moves the bar on.
 
-    Args:
-        description: what is being done.
-        total: steps to the end, None if unknown; one step needs no bar.
+    The total may be unknown; one step needs no bar.
     """
     with use_screen() as free:
         if not free or (total is not None and total < 2):
