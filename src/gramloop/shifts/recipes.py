@@ -24,14 +24,6 @@ from gramloop.shifts.common import Image, Scale, ShiftRecipe, check_image
 from gramloop.shifts.geometry import GEOMETRIC, affine_matrix, warp_image
 
 
-def _defocus_blur(image: Image, radius: float) -> Image:
-    return appearance.defocus_blur(image, radius, 0.1 if radius == 3 else 0.5)
-
-
-def _motion_blur(image: Image, radius: int, sigma: float, rng: np.random.Generator) -> Image:
-    return appearance.motion_blur(image, radius, sigma, rng.uniform(-45, 45))
-
-
 def _line_blur(image: Image, size: int, rng: np.random.Generator) -> Image:
     return appearance.line_blur(image, size, rng.uniform(0, 360), rng.uniform(-1, 1))
 
@@ -64,9 +56,11 @@ RECIPES = {
     "impulse_noise": ShiftRecipe(
         appearance.impulse_noise, Scale((0.03, 0.06, 0.09, 0.17, 0.27), "add", most=1), True
     ),
-    "defocus_blur": ShiftRecipe(_defocus_blur, Scale((3, 4, 6, 8, 10), "add")),
+    "defocus_blur": ShiftRecipe(appearance.defocus_blur, Scale((3, 4, 6, 8, 10), "add")),
     "glass_blur": ShiftRecipe(appearance.glass_blur, _GLASS, True),
-    "motion_blur": ShiftRecipe(_motion_blur, Scale(((10, 3), (15, 5), (15, 8), (15, 12), (20, 15))), True),
+    "motion_blur": ShiftRecipe(
+        appearance.motion_blur, Scale(((10, 3), (15, 5), (15, 8), (15, 12), (20, 15))), True
+    ),
     "zoom_blur": ShiftRecipe(appearance.zoom_blur, _ZOOM),
     "snow": ShiftRecipe(weather.snow, _SNOW, True),
     "frost": ShiftRecipe(
