@@ -185,14 +185,8 @@ def open_suite(
     chosen = suite.select(conditions, severities)
     if origin == "auto":
         origin = "folders" if any((root / condition.key).is_dir() for condition in chosen) else "generated"
-    opened = OpenSuite(
-        suite, root, chosen, options or ReadOptions(), encoding=encoding, frost_textures=frost_textures
-    )
-    return _with_data(opened, origin)
-
-
-def _with_data(opened: OpenSuite, origin: Origin) -> OpenSuite:
-    suite, root, options = opened.suite, opened.root, opened.options
+    options = options or ReadOptions()
+    opened = OpenSuite(suite, root, chosen, options, encoding=encoding, frost_textures=frost_textures)
     if suite.kind == "clean":
         return replace(opened, ready={opened.conditions[0]: open_set(suite.base, root, options)})
     if suite.kind == "o":

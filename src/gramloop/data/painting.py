@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import colorsys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import cv2
@@ -379,22 +378,14 @@ def _cup(s: Sprite) -> None:
     s.fill(s.ellipse(middle, 0.14, half * 0.84, 0.085), hsv(0.06, 0.6, s.rng.uniform(0.15, 0.35)))
 
 
-@dataclass(frozen=True)
-class Thing:
-    """How an object is drawn, and how large it is in the 192 px scene when it stands at the front."""
-
-    draw: Callable[[Sprite], None]
-    height: float
-    width: float
-
-
-THING_SHAPES: dict[str, Thing] = {
-    "ball": Thing(_ball, 46, 46),
-    "crate": Thing(_crate, 56, 58),
-    "tree": Thing(_tree, 104, 74),
-    "house": Thing(_house, 88, 94),
-    "car": Thing(_car, 48, 98),
-    "boat": Thing(_boat, 84, 88),
-    "mushroom": Thing(_mushroom, 62, 56),
-    "cup": Thing(_cup, 54, 60),
+# how each is drawn, and its height and width in the 192 px scene when it stands at the front
+THING_SHAPES: dict[str, tuple[Callable[[Sprite], None], int, int]] = {
+    "ball": (_ball, 46, 46),
+    "crate": (_crate, 56, 58),
+    "tree": (_tree, 104, 74),
+    "house": (_house, 88, 94),
+    "car": (_car, 48, 98),
+    "boat": (_boat, 84, 88),
+    "mushroom": (_mushroom, 62, 56),
+    "cup": (_cup, 54, 60),
 }

@@ -168,8 +168,7 @@ def _place_things(rng: np.random.Generator, labels: Array, horizon: float, size:
         kind = int(np.searchsorted(weights, pick * weights[-1]))
         near = (foot - horizon) / (1 - horizon)
         scale = (0.5 + 0.6 * near) * jitter * size / 192
-        shape = THING_SHAPES[THINGS[kind]]
-        height, width = round(shape.height * scale), round(shape.width * scale)
+        height, width = (round(side * scale) for side in THING_SHAPES[THINGS[kind]][1:])
         top, left = round(foot * size) - height, round(centre * size - width / 2)
         thing = _Thing(kind, top, left, height, width, seed)
         if all(_overlap(thing, other) < 0.35 for other in things):
@@ -189,7 +188,7 @@ def _paint_thing(image: Array, owner: Array, labels: Array, thing: _Thing, numbe
     size = len(image)
     _cast_shadow(image, thing, light)
     sprite = Sprite(_generator(thing.seed), thing.height, thing.width, light, size / 192)
-    THING_SHAPES[THINGS[thing.kind]].draw(sprite)
+    THING_SHAPES[THINGS[thing.kind]][0](sprite)
     top, left = max(0, thing.top), max(0, thing.left)
     bottom, right = min(size, thing.top + thing.height), min(size, thing.left + thing.width)
     if bottom <= top or right <= left:
@@ -280,7 +279,8 @@ def write_scenes(
         workers: processes; one per core by default.
         on_scenes: called with a number whenever so many more scenes are done.
     """
-    settings, stop = _settings(folder), wanted.start + wanted.count
+    path, stop = folder / SETTINGS_FILE, wanted.start + wanted.count
+    settings = read_json(path, "a file of settings written by gramloop scenes") if path.is_file() else None
     if settings == asdict(wanted) and (folder / ANNOTATIONS).is_file():
         on_scenes(wanted.count)
         return
@@ -308,11 +308,6 @@ def draw_scenes(folder: Path, wanted: SceneFiles) -> Path:
     """Write the scenes that a command without a data set uses, unless the folder holds them; returns the folder."""
     write_scenes(folder, wanted, workers=1)
     return folder
-
-
-def _settings(folder: Path) -> Any:
-    path = folder / SETTINGS_FILE
-    return read_json(path, "a file of settings written by gramloop scenes") if path.is_file() else None
 
 
 def file_name(index: int) -> str:

@@ -55,7 +55,6 @@ from gramloop.util.files import (
 from gramloop.util.json_files import first_difference
 from gramloop.util.processes import in_order, worker_count
 
-CONTENTS = "checksum of the clean set"
 CHUNK = 8  # images per call of a worker
 # where a public set lies in a condition's folder
 _PREFIXES = {"coco": "coco/", "ade20k": f"ade/{ADE20K_FOLDER}/"}
@@ -241,7 +240,7 @@ def write_suite(
         "image format": opened.encoding,
         "frost textures": frost_fingerprint(opened.frost_textures),
         "packages, which decide the pixels": package_versions(),
-        CONTENTS: contents,
+        "checksum of the clean set": contents,
     }
     try:
         _refuse_other_suite(target, manifest)  # which stays untouched

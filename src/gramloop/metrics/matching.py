@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from hotcoco.mask import iou
 from numpy.typing import NDArray
 
 from gramloop.data.truth import Instances, ObjectMasks, RunLengths, mask_area
@@ -32,7 +32,6 @@ ALL, SMALL, MEDIUM, LARGE = range(4)  # indices of these ranges
 BITS = (1 << np.arange(len(THRESHOLDS))).astype(np.uint16)
 EVERY_THRESHOLD = int(BITS.sum())
 _ENOUGH = np.minimum(THRESHOLDS, 1 - 1e-10)[:, None]  # what COCO's evaluator compares overlaps with
-_NONE = -1
 
 Overlaps = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]
 
@@ -55,27 +54,6 @@ def box_iou(boxes: NDArray[Any], others: NDArray[Any]) -> NDArray[np.float64]:
     union = areas[0][:, None] + areas[1][None] - both
     ratio: NDArray[np.float64] = np.divide(both, union, out=np.zeros_like(both), where=union > 0)
     return ratio
-
-
-def coco_overlap(
-    boxes: NDArray[np.float64], objects: NDArray[np.float64], crowd: NDArray[np.bool_]
-) -> NDArray[np.float64]:
-    """Overlap of box k with object k as COCO's evaluator rounds it; over the box's own area where it is a crowd.
-
-    Args:
-        boxes: (n, 4) left, top, width, height.
-        objects: (n, 4) likewise.
-        crowd: (n,) whether the object is a crowd.
-
-    Returns:
-        (n,).
-    """
-    ends = np.minimum(boxes[:, :2] + boxes[:, 2:], objects[:, :2] + objects[:, 2:])
-    sides = ends - np.maximum(boxes[:, :2], objects[:, :2])
-    shared = np.where((sides > 0).all(axis=1), sides[:, 0] * sides[:, 1], 0.0)
-    own = boxes[:, 2] * boxes[:, 3]
-    union = np.where(crowd, own, own + objects[:, 2] * objects[:, 3] - shared)
-    return np.divide(shared, union, out=np.zeros(len(shared)), where=shared > 0)
 
 
 @dataclass(frozen=True)
@@ -122,22 +100,13 @@ def match_boxes(
     """
     if not (np.isfinite(boxes).all() and np.isfinite(scores).all()):
         raise GramLoopError("a predicted box or its score is not finite; every number must be")
-    mine, true = (np.flatnonzero(np.isin(each, categories)) for each in (labels, truth.categories))
-    own, objects = np.asarray(boxes, dtype=np.float64)[mine], truth.boxes[true]
-    keys, true_keys = (
-        np.searchsorted(np.sort(categories), each) for each in (labels[mine], truth.categories[true])
-    )
-    crowd, areas = truth.iscrowd[true], own[:, 2] * own[:, 3]
-    kept, *bits, to_find = _matched(
-        keys, scores[mine], areas, true_keys, truth.areas[true], crowd,
-        lambda one, other: coco_overlap(own[one], objects[other], crowd[other]),
-    )  # fmt: skip
-    found, counted = (np.zeros((len(labels), len(AREAS)), dtype=np.uint16) for _ in bits)
-    found[mine[kept]], counted[mine[kept]] = bits
-    every = np.zeros(len(truth), dtype=np.uint8)
-    every[true] = to_find
-    owners, true_owners = np.zeros(len(labels), dtype=np.int64), np.zeros(len(truth), dtype=np.int64)
-    return Matches(owners, scores, labels, found, counted, true_owners, truth.categories, every)
+    boxes = np.asarray(boxes, dtype=np.float64)
+
+    def overlaps(own: NDArray[np.int64], true: NDArray[np.int64]) -> NDArray[np.float64]:
+        return np.asarray(iou(boxes[own], truth.boxes[true], truth.iscrowd[true].tolist()))
+
+    objects = truth.categories, truth.areas, truth.iscrowd
+    return _match(scores, labels, boxes[:, 2] * boxes[:, 3], objects, categories, overlaps)
 
 
 def match_masks(
@@ -148,141 +117,77 @@ def match_masks(
     categories: Sequence[int],
 ) -> Matches:
     """Match the predicted masks of one image; those of categories that are not listed are left out."""
-    from hotcoco.mask import iou
-
     for name, each in (("true", truth.masks), ("predicted", masks)):
         if other := [mask["size"] for mask in each if tuple(mask["size"]) != truth.size]:
             (height, width), (rows, columns) = other[0], truth.size
             raise GramLoopError(f"a {name} mask is {width} x {height}, but its image is {columns} x {rows}")
-    mine, true = (np.flatnonzero(np.isin(each, categories)) for each in (labels, truth.categories))
-    mine = mine[np.lexsort((-np.asarray(scores)[mine], np.asarray(labels)[mine]))]
-    true = true[np.argsort(truth.categories[true], kind="stable")]
-    own, names = [masks[index] for index in mine.tolist()], np.asarray(labels)[mine].astype(np.int64)
-    scores, true_names = np.asarray(scores, dtype=np.float64)[mine], truth.categories[true]
+    listed = np.flatnonzero(np.isin(labels, categories))
+    masks = [masks[index] for index in listed.tolist()]
 
-    def overlaps(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Pairs come category by category, each prediction with every object."""
-        values = []
-        for label in np.unique(names[one]):
-            rows, columns = (list(dict.fromkeys(each[names[one] == label].tolist())) for each in (one, other))
-            objects, crowd = [truth.masks[index] for index in true[columns]], truth.crowd[true[columns]]
-            values.append(np.ravel(iou([own[row] for row in rows], objects, crowd.tolist())))
-        return np.concatenate([np.zeros(0), *values])
+    def overlaps(own: NDArray[np.int64], true: NDArray[np.int64]) -> NDArray[np.float64]:
+        objects = [truth.masks[index] for index in true]
+        return np.asarray(iou([masks[index] for index in own], objects, truth.crowd[true].tolist()))
 
-    areas = np.array([mask_area(mask) for mask in own], dtype=np.float64)
-    keys, true_keys = (np.searchsorted(np.sort(categories), each) for each in (names, true_names))
-    kept, found, counted, to_find = _matched(
-        keys, scores, areas, true_keys, truth.areas[true], truth.crowd[true], overlaps
-    )
-    owners, true_owners = np.zeros(len(kept), dtype=np.int64), np.zeros(len(true), dtype=np.int64)
-    return Matches(owners, scores[kept], names[kept], found, counted, true_owners, true_names, to_find)
+    areas = np.array([mask_area(mask) for mask in masks], dtype=np.float64)
+    scores, labels = np.asarray(scores, dtype=np.float64)[listed], np.asarray(labels, dtype=np.int64)[listed]
+    return _match(scores, labels, areas, (truth.categories, truth.areas, truth.crowd), categories, overlaps)
 
 
-def _matched(
-    keys: NDArray[np.int64],
+def _match(
     scores: NDArray[Any],
+    labels: NDArray[Any],
     areas: NDArray[np.float64],
-    true_keys: NDArray[np.int64],
-    true_areas: NDArray[np.float64],
-    crowd: NDArray[np.bool_],
+    objects: tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]],
+    categories: Sequence[int],
     overlaps: Overlaps,
-) -> tuple[NDArray[np.int64], NDArray[np.uint16], NDArray[np.uint16], NDArray[np.uint8]]:
-    """Match predictions to objects with the same key, a small number that stands for one image and category.
-
-    Returns:
-        The predictions that count, as increasing indices (n,); their bits ``found`` and ``counted``, (n, areas); and the
-        bits ``to_find`` of the objects, (m,).
-    """
-    ignored = crowd | _outside(true_areas)  # (areas, m)
-    # most predictions have no object of their category in the image, and need not be sorted
-    many, true_many = (
-        np.bincount(each, minlength=int(keys.max(initial=0)) + 1) for each in (keys, true_keys)
-    )
-    rows = np.flatnonzero(((true_many[: len(many)] > 0) | (many > MAX_PER_CATEGORY))[keys])
-    rows = rows[np.lexsort((-scores[rows], keys[rows]))]
-    beyond = _rank(keys[rows]) >= MAX_PER_CATEGORY
-    outside = _outside(areas)  # (areas, n)
-    found = np.zeros((len(keys), len(AREAS)), dtype=np.uint16)
-    counted = np.where(outside.T, 0, EVERY_THRESHOLD).astype(np.uint16)
-    kept = np.delete(np.arange(len(keys)), rows[beyond])
-    rows = rows[~beyond]
-    pairs = _near_pairs(keys[rows], true_keys, lambda one, other: overlaps(rows[one], other))
-    with_pairs, taken = _choose(pairs, keys[rows], ignored, crowd)
-    hit = taken != _NONE  # (areas, thresholds, predictions with pairs)
-    if hit.any():
-        chosen = rows[with_pairs]
-        passed = hit & ignored[np.arange(len(AREAS))[:, None, None], taken]
-        found[chosen] = np.tensordot(BITS, hit & ~passed, (0, 1)).T
-        counted[chosen] = np.tensordot(BITS, ~(passed | ~hit & outside[:, None, chosen]), (0, 1)).T
-    to_find = ((1 << np.arange(len(AREAS)))[:, None] * ~ignored).sum(axis=0).astype(np.uint8)
-    return kept, found[kept], counted[kept], to_find
-
-
-@dataclass(frozen=True)
-class _Pairs:
-    """Predictions and objects of one key that overlap by the lowest threshold or more, in order of predictions."""
-
-    prediction: NDArray[np.int64]  # (pairs,)
-    object: NDArray[np.int64]
-    overlap: NDArray[np.float64]
-
-
-def _near_pairs(keys: NDArray[np.int64], true_keys: NDArray[np.int64], overlaps: Overlaps) -> _Pairs:
-    by_key = np.argsort(true_keys, kind="stable")
-    first, last = (np.searchsorted(true_keys[by_key], keys, side) for side in ("left", "right"))
-    many = last - first
-    prediction = np.repeat(np.arange(len(keys)), many)
-    within = np.arange(len(prediction)) - np.repeat(np.cumsum(many) - many, many)
-    objects = by_key[first[prediction] + within]
-    overlap = overlaps(prediction, objects)
-    near = overlap >= THRESHOLDS[0]
-    return _Pairs(prediction[near], objects[near], overlap[near])
+) -> Matches:
+    """Match the predictions of one image to its objects, of which categories, areas and crowd flags are given."""
+    true_labels, true_areas, crowd = objects
+    outside, ignored = _outside(areas), crowd | _outside(true_areas)  # (areas, n), (areas, m)
+    found = np.zeros((len(labels), len(AREAS)), dtype=np.uint16)
+    counted = np.where(np.isin(labels, categories) & ~outside, EVERY_THRESHOLD, 0).T.astype(np.uint16)
+    numbers, many = np.unique(labels, return_counts=True)
+    for category in np.intersect1d(categories, [*true_labels, *numbers[many > MAX_PER_CATEGORY]]):
+        own, true = np.flatnonzero(labels == category), np.flatnonzero(true_labels == category)
+        own = own[np.argsort(-scores[own], kind="stable")]
+        counted[own[MAX_PER_CATEGORY:]] = 0
+        own = own[:MAX_PER_CATEGORY]
+        if len(own) and len(true):
+            hit, passed = _choose(overlaps(own, true), ignored[:, true], crowd[true])
+            found[own] = (hit & ~passed) @ BITS
+            counted[own] = ~(passed | ~hit & outside.T[own, :, None]) @ BITS
+    to_find = (1 << np.arange(len(AREAS))) @ (~ignored & np.isin(true_labels, categories))
+    images, true_images = (np.zeros(len(each), dtype=np.int64) for each in (labels, true_labels))
+    columns = (found, counted, true_images, true_labels, to_find.astype(np.uint8))
+    return Matches(images, scores, labels, *columns)
 
 
 def _choose(
-    pairs: _Pairs, keys: NDArray[np.int64], ignored: NDArray[np.bool_], crowd: NDArray[np.bool_]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Predictions that have pairs, (p,), and the object that each takes, (areas, thresholds, p); -1 for none.
+    overlap: NDArray[np.float64], ignored: NDArray[np.bool_], crowd: NDArray[np.bool_]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Whether each prediction takes an object, and whether one that does not count, both (n, areas, thresholds).
 
-    The first predictions of all keys choose together, then the second ones, and so on.
+    Args:
+        overlap: of the predictions, best first, with the objects, (n, m).
+        ignored: the objects that do not count in each range of areas, (areas, m).
+        crowd: the objects that any number of predictions may take, (m,).
     """
-    opens = np.diff(pairs.prediction, prepend=_NONE) > 0  # the first pair of each prediction
-    predictions, slot = pairs.prediction[opens], np.cumsum(opens) - 1
-    turns = _rank(keys[predictions])[slot] if len(slot) else slot
-    taken = np.full((len(AREAS), len(THRESHOLDS), len(predictions)), _NONE)
-    free = np.ones((len(AREAS), len(THRESHOLDS), len(crowd)), dtype=np.bool_)
-    order = np.argsort(turns, kind="stable")
-    for start, stop in pairwise(np.searchsorted(turns[order], np.arange(turns.max(initial=_NONE) + 2))):
-        turn = order[start:stop]
-        true, overlap = pairs.object[turn], pairs.overlap[turn]
-        runs = np.flatnonzero(np.diff(slot[turn], prepend=_NONE) > 0)
-        allowed = np.where((free[:, :, true] | crowd[true]) & (overlap >= _ENOUGH), overlap, _NONE)
-        passed = ignored[:, None, true]
-        best = _last_largest(np.where(passed, _NONE, allowed), runs)
-        second = _last_largest(np.where(passed, allowed, _NONE), runs)
-        chosen = np.where(best == _NONE, second, best)
-        area, level, place = np.nonzero(chosen != _NONE)
-        objects = true[chosen[area, level, place]]
-        taken[area, level, slot[turn][runs][place]] = objects
-        free[area, level, objects] = False
-    return predictions, taken
-
-
-def _last_largest(values: NDArray[np.float64], runs: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The column of the largest value of each run of columns, the last of equals; -1 where all are below zero."""
-    largest = np.maximum.reduceat(values, runs, axis=-1)
-    lengths = np.diff(np.append(runs, values.shape[-1]))
-    reached = (values == np.repeat(largest, lengths, axis=-1)) & (values >= 0)
-    return np.maximum.reduceat(np.where(reached, np.arange(values.shape[-1]), _NONE), runs, axis=-1)
+    ranges, levels, many = np.arange(len(AREAS))[:, None], np.arange(len(THRESHOLDS)), len(crowd)
+    hit, passed = np.zeros((2, len(overlap), len(AREAS), len(THRESHOLDS)), dtype=np.bool_)
+    taken = np.zeros((len(AREAS), len(THRESHOLDS), many), dtype=np.bool_)
+    for row in np.flatnonzero((overlap >= THRESHOLDS[0]).any(axis=1)):
+        # an object that counts before one that does not, then the one with most overlap, the last of equals
+        rank = np.argsort(np.argsort(overlap[row], kind="stable")) + many * ~ignored  # (areas, m)
+        allowed = (overlap[row] >= _ENOUGH) & (crowd | ~taken)
+        choice = np.where(allowed, rank[:, None], -1)
+        best = choice.argmax(axis=-1)
+        hit[row] = choice.max(axis=-1) >= 0
+        passed[row] = hit[row] & ignored[ranges, best]
+        taken[ranges, levels, best] |= hit[row]
+    return hit, passed
 
 
 def _outside(areas: NDArray[np.float64]) -> NDArray[np.bool_]:  # (n,) → (areas, n)
     low, high = np.array(list(AREAS.values())).T[:, :, None]
     outside: NDArray[np.bool_] = (areas < low) | (areas > high)
     return outside
-
-
-def _rank(keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The place of each entry among its equals, which stand together."""
-    opens = np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1) != 0)
-    return np.arange(len(keys)) - np.repeat(opens, np.diff(np.append(opens, len(keys))))

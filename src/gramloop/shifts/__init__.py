@@ -10,7 +10,6 @@ if TYPE_CHECKING:
         CORRUPTIONS,
         EXTRA_CORRUPTIONS,
         PERTURBATIONS,
-        Corrupt,
         corrupt,
         corruption_names,
         get_corruption_names,
@@ -20,6 +19,6 @@ else:
     __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
-    "CORRUPTIONS", "EXTRA_CORRUPTIONS", "PERTURBATIONS", "Corrupt", "corrupt", "corruption_names", "generator",
+    "CORRUPTIONS", "EXTRA_CORRUPTIONS", "PERTURBATIONS", "corrupt", "corruption_names", "generator",
     "get_corruption_names", "perturb", "signs",
 ]  # fmt: skip

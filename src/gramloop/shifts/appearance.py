@@ -103,8 +103,8 @@ def gaussian_blur(image: Image, sigma: float) -> Image:
     return to_bytes(gaussian(image.astype(np.float32), sigma))
 
 
-def defocus_blur(image: Image, radius: float, alias: float) -> Image:
-    """A disc of `radius` pixels, its edge softened by a Gaussian of `alias` pixels.
+def defocus_blur(image: Image, radius: float) -> Image:
+    """A disc of `radius` pixels, its edge softened by a Gaussian of 0.1 (radius 3) or 0.5 pixels.
 
     As published, discs that fill their grid (radius 8 and above) weigh 1% too much: their edge is reflected.
     """
@@ -112,13 +112,13 @@ def defocus_blur(image: Image, radius: float, alias: float) -> Image:
     softening = (3, 3) if radius <= 8 else (5, 5)
     y, x = np.mgrid[-reach : reach + 1, -reach : reach + 1]
     disc = (x * x + y * y <= radius * radius).astype(np.float32)
-    disc = cv2.GaussianBlur(disc / disc.sum(), softening, sigmaX=alias)
+    disc = cv2.GaussianBlur(disc / disc.sum(), softening, sigmaX=0.1 if radius == 3 else 0.5)
     return to_bytes(cv2.filter2D(image.astype(np.float32), -1, disc))
 
 
-def motion_blur(image: Image, radius: int, sigma: float, angle: float) -> Image:
-    """A trail of 2 `radius` + 1 pixels that fades as a Gaussian of `sigma`, `angle` in degrees."""
-    return to_bytes(trail(image.astype(np.float32), radius, sigma, angle))
+def motion_blur(image: Image, radius: int, sigma: float, rng: np.random.Generator) -> Image:
+    """A trail of 2 `radius` + 1 pixels that fades as a Gaussian of `sigma`, up to 45 degrees from the horizontal."""
+    return to_bytes(trail(image.astype(np.float32), radius, sigma, rng.uniform(-45, 45)))
 
 
 def trail(values: FloatImage, radius: int, sigma: float, angle: float) -> FloatImage:

@@ -30,8 +30,6 @@ def affine_matrix(name: str, severity: int, height: int, width: int, signs: tupl
 
     A positive rotation is clockwise on the screen, a positive shear moves the top to the right.
     """
-    if name not in _SCALES:
-        raise GramLoopError(f"no geometric perturbation {name!r}: one of {', '.join(GEOMETRIC)} is expected")
     if len(signs) != 2 or any(sign not in (-1, 1) for sign in signs):
         raise GramLoopError(f"signs {signs!r} of {name}: a pair of 1 or -1 is expected")
     amount = _SCALES[name].at(name, severity)
