@@ -1,4 +1,4 @@
-"""AP on draws of images: the compiled way against the straight one, and what it takes to compile it.
+"""AP on draws of images: the compiled way against the straight one, and what it takes to load it.
 
 One condition the size of COCO val2017, with predictions made up by rule (`simulated_set`). Both score the same draws, in
 turns; seconds are those of one core. Scores must agree to 1e-11 of a percentage.
@@ -73,7 +73,9 @@ def main() -> None:
     for name, each in (("straight", plain), ("compiled", compiled)):
         print(f"| {name} | {each:.3f} | {each * REPLICATES / len(draws):.1f} |")
     print(f"ratio {plain / compiled:.1f}; scores differ by {apart:.1e} at most")
-    print(f"the first call of a process takes {first - compiled:.2f} s more: lists, numba and compiling")
+    print(
+        f"the first call of a process takes {first - compiled:.2f} s more: lists, numba, compiling or loading"
+    )
 
 
 if __name__ == "__main__":

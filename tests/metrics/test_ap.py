@@ -186,6 +186,17 @@ def test_the_interval_equals_that_of_evaluating_every_draw() -> None:
         assert getattr(fast, name) == pytest.approx(getattr(slow, name), abs=SAME)
 
 
+def test_how_much_is_held_at_once_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    truth, *pair = paired_set(3, crowd=0.2)
+    weights = drawn(len(truth.images), 9)
+    whole, exact = delta(truth, *pair)(weights), average_precision(truth, pair[0])
+    monkeypatch.setattr(ap, "NUMBERS_AT_ONCE", 130)
+    np.testing.assert_allclose(
+        delta(truth, *pair)(weights), whole, rtol=0, atol=1e-12
+    )  # numpy adds single rows in another order
+    assert average_precision(truth, pair[0]) == exact
+
+
 def test_a_method_that_finds_nothing_gains_what_the_other_loses() -> None:
     truth, found = random_set(5)
     weights = np.ones((1, len(truth.images)), dtype=np.int64)
@@ -301,6 +312,17 @@ def test_an_image_that_was_drawn_very_often(heavy: int) -> None:
     )
 
 
+@pytest.mark.usefixtures("small_is_compiled")
+def test_without_numba_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, weights = ranked(5, images=20), drawn(20, 100)
+    monkeypatch.delitem(sys.modules, "gramloop.metrics.ap_kernel", raising=False)
+    monkeypatch.delattr("gramloop.metrics.ap_kernel", raising=False)
+    monkeypatch.setitem(sys.modules, "numba", None)
+    monkeypatch.setattr(ap, "_kernel", ap._kernel.__wrapped__)
+    assert not found.uses_kernel(weights)
+    np.testing.assert_array_equal(found.by_category(weights, 3), straight(found, weights))
+
+
 def test_recalls_are_reached_as_floating_point_numbers_have_it() -> None:
     from gramloop.metrics.ap_kernel import recalls_reached
 
@@ -316,17 +338,23 @@ import numpy as np
 from gramloop.metrics import ap
 from random_boxes import match_set, random_set
 
+ap.COMPILED_WORK = int(sys.argv[1])
 truth, predictions = random_set(2, images=20)
 weights = np.random.default_rng(7).multinomial(20, np.full(20, 1 / 20), size=100)
 ranked = ap.rank_matches(match_set(truth, predictions), truth.categories, 20)
-ranked.average_precision(weights)
-print("numba" in sys.modules)
+print(ranked.average_precision(weights).tolist(), "numba" in sys.modules)
 """
 
 
-def test_a_small_bootstrap_does_not_import_numba() -> None:
+def bootstrap_elsewhere(work: int, cache: Path) -> str:
+    """What another process prints, with numba's cache in a folder."""
     paths = os.pathsep.join([str(Path(__file__).parents[1] / "support"), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": paths}
-    command = [sys.executable, "-c", BOOTSTRAP]
+    environment = {**os.environ, "PYTHONPATH": paths, "NUMBA_CACHE_DIR": str(cache)}
+    command = [sys.executable, "-c", BOOTSTRAP, str(work)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("False\n", "")
+    assert not done.stderr
+    return done.stdout
+
+
+def test_a_small_bootstrap_does_not_import_numba(tmp_path: Path) -> None:
+    assert bootstrap_elsewhere(10**9, tmp_path).endswith("False\n")

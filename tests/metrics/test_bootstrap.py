@@ -189,6 +189,8 @@ def test_average_precision_through_the_images_drawn() -> None:
 
 def test_images_that_cannot_be_resampled_are_refused() -> None:
     baseline, method = random_counts(0, (3,))
+    with pytest.raises(GramLoopError, match="too large"):
+        miou_score(np.full_like(method, 2**52))
     with pytest.raises(GramLoopError, match="at least 2, not 1"):
         image_bootstrap(paired_delta(miou_score(baseline[:1]), miou_score(method[:1])), 1)
     nothing_in_one = np.stack([np.zeros_like(baseline[0]), baseline[0]])

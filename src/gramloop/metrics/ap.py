@@ -8,8 +8,10 @@ holds for one image and one category, so a list cut to the 100 best of an image 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +33,7 @@ from gramloop.metrics.segmentation import mean_of_known
 AP_METRICS = ("AP", "AP50", "AP75", "APs", "APm", "APl")
 RECALLS = np.linspace(0, 1, 101)  # at which COCO reads the curve of precision
 AT_50, AT_75 = 0, 5  # indices of these thresholds
+NUMBERS_AT_ONCE = 4_000_000  # of one array: draws x predictions
 COMPILED_DRAWS = 64  # from so many draws and
 COMPILED_WORK = 20_000_000  # draws x predictions x thresholds on, compiling pays; with fewer draws
 COMPILED_ALONE = 100_000_000  # from so many
@@ -67,15 +70,28 @@ class RankedCategory:
 
     def average_precision(self, weights: Weights) -> NDArray[np.float64]:
         """Percent, (draws,); NaN where no object was drawn."""
+        rows = max(1, NUMBERS_AT_ONCE // max(len(self.images), 1))
+        return np.concatenate(
+            [self._some(weights[start : start + rows]) for start in range(0, len(weights), rows)]
+        )
+
+    def _some(self, weights: Weights) -> NDArray[np.float64]:
         objects = (weights @ self.objects).astype(np.float64)  # (draws,)
         drawn = weights[:, self.images].astype(np.float64)  # (draws, D)
-        areas, before = [], None
-        for found, counted in zip(self.found, self.counted, strict=True):
-            if before is None or (counted != before).any():  # thresholds differ only around crowds
-                seen = np.cumsum(drawn * counted, axis=1)  # that count, at or above each prediction
-            before = counted
-            areas.append(_area_under_curve(drawn[:, found], seen[:, found], objects))
+        areas = [
+            _area_under_curve(drawn[:, found], seen[:, found], objects)
+            for found, seen in zip(self.found, self._seen(drawn), strict=True)
+        ]
         return np.where(objects > 0, 100 * np.mean(areas, axis=0), np.nan)
+
+    def _seen(self, drawn: NDArray[np.float64]) -> Iterator[NDArray[np.float64]]:
+        """For each threshold, how many predictions that count stand at or above each, (draws, D)."""
+        before = None
+        for counted in self.counted:
+            if before is None or (counted != before).any():  # thresholds differ only around crowds
+                seen = np.cumsum(drawn * counted, axis=1)
+            before = counted
+            yield seen
 
 
 @dataclass(frozen=True)
@@ -108,7 +124,18 @@ class RankedMatches:
             return False
         most = max(max(len(each.images), int(each.objects.sum())) for each in self.categories)
         heaviest = int(weights.max())
-        return heaviest <= MAX_WEIGHT and heaviest * most < MAX_COUNT
+        exact = heaviest <= MAX_WEIGHT and heaviest * most < MAX_COUNT
+        return exact and _kernel() is not None
+
+
+@cache
+def _kernel() -> ModuleType | None:
+    """The compiled part, where numba is installed and fits the installed numpy."""
+    try:
+        from gramloop.metrics import ap_kernel
+    except ImportError:
+        return None
+    return ap_kernel
 
 
 def rank_matches(

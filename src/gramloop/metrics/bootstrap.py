@@ -27,7 +27,7 @@ REPLICATES = 10_000
 SEED = 20260724
 LEVEL = 0.95
 ROWS_AT_ONCE = 250  # replicates held in memory together
-CACHED_DRAWS = 200_000_000  # numbers of draws that are kept for the next condition: a byte each
+CACHED_DRAWS = 200_000_000  # numbers of draws that are kept for the next condition: a byte each, or two
 MANY_UNITS = 50  # in simulation the largest deviation of draws from fewer units is a little too small
 
 Weights = NDArray[np.int64]  # (replicates, images): how often each image was drawn
@@ -151,7 +151,11 @@ def paired_delta(baseline: Score, method: Score) -> Delta:
 
 def miou_score(counts: Stacked) -> Score:
     """The mIoU of one method, from counts per image, (images, 3, K) or (conditions, images, 3, K)."""
+    if counts.ndim not in (3, 4):
+        raise GramLoopError(f"counts have the shape ([conditions,] images, 3, classes), not {counts.shape}")
     each = counts[np.newaxis] if counts.ndim == 3 else counts
+    if int(each.max(initial=0)) * counts.shape[-3] >= 2**53:
+        raise GramLoopError("the counts are too large to be added exactly")
 
     def score(weights: Weights) -> NDArray[np.float64]:
         mean: NDArray[np.float64] = np.mean([mean_iou(_drawn_counts(weights, one)) for one in each], axis=0)
@@ -263,26 +267,29 @@ def _image_weights(images: int, replicates: int, seed: int, rows: int) -> Iterat
     """The draws, some at a time; those of one seed and number are cached, as every condition has the same."""
     if images * replicates > CACHED_DRAWS:
         yield from _drawn_weights(images, replicates, seed, rows)
-    else:
-        cached = _cached_weights(images, replicates, seed)
-        yield from (cached[start : start + rows].astype(np.int64) for start in range(0, replicates, rows))
+        return
+    cached = _cached_weights(images, replicates, seed)
+    for start in range(0, replicates, rows):
+        yield cached[start : start + rows].astype(np.int64)
 
 
 @lru_cache(1)
-def _cached_weights(images: int, replicates: int, seed: int) -> NDArray[np.uint8]:
-    """One byte each: as many draws as images never take one image 256 times."""
-    drawn = _drawn_weights(images, replicates, seed, ROWS_AT_ONCE)
-    return np.concatenate([np.zeros((0, images), np.uint8), *(each.astype(np.uint8) for each in drawn)])
+def _cached_weights(images: int, replicates: int, seed: int) -> NDArray[np.uint8 | np.uint16]:
+    drawn = list(_drawn_weights(images, replicates, seed, ROWS_AT_ONCE, np.uint16))
+    weights = np.concatenate(drawn) if drawn else np.zeros((0, images), np.uint16)
+    return weights.astype(np.uint8) if weights.max(initial=0) < 256 else weights
 
 
-def _drawn_weights(images: int, replicates: int, seed: int, rows: int) -> Iterator[Weights]:
+def _drawn_weights(
+    images: int, replicates: int, seed: int, rows: int, kind: type[np.integer[Any]] = np.int64
+) -> Iterator[NDArray[Any]]:
     generator, share = _generator(seed), np.full(images, 1 / images)
     for start in range(0, replicates, rows):
-        yield generator.multinomial(images, share, size=min(rows, replicates - start))
+        yield generator.multinomial(images, share, size=min(rows, replicates - start)).astype(kind)
 
 
 def _drawn_counts(weights: Weights, counts: Stacked) -> NDArray[np.float64]:
-    """Counts of each replicate, (replicates, 3, K); exact, for no sum of pixels reaches 2**53."""
+    """Counts of each replicate, (replicates, 3, K); exact, for every partial sum stays below 2**53."""
     flat = counts.reshape(len(counts), -1).astype(np.float64)
     return (weights.astype(np.float64) @ flat).reshape(-1, *counts.shape[1:])
 

@@ -174,4 +174,6 @@ def mean_quality(stacked: NDArray[Any], chosen: Chosen = EVERY) -> NDArray[np.fl
 
 def pq_score(stacked: NDArray[Any]) -> Callable[[NDArray[np.int64]], NDArray[np.float64]]:
     """The PQ of one method, from statistics per image, (images, 4, K)."""
+    if stacked.ndim != 3:
+        raise GramLoopError(f"statistics have the shape (images, 4, categories), not {stacked.shape}")
     return lambda weights: mean_quality(np.tensordot(weights, stacked, axes=1))[:, 0]
