@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,9 @@ from gramloop.metrics.matching import (
     Matches,
 )
 from gramloop.metrics.segmentation import mean_of_known
+
+if TYPE_CHECKING:
+    from gramloop.metrics.ap_kernel import Lists
 
 AP_METRICS = ("AP", "AP50", "AP75", "APs", "APm", "APl")
 RECALLS = np.linspace(0, 1, 101)  # at which COCO reads the curve of precision
@@ -111,7 +115,7 @@ class RankedMatches:
         if self.uses_kernel(weights):
             from gramloop.metrics.ap_kernel import weighted_precision
 
-            scores[:, list(self.columns)] = weighted_precision(self.categories, weights)
+            scores[:, list(self.columns)] = weighted_precision(self._lists, weights)
             return scores
         for column, category in zip(self.columns, self.categories, strict=True):
             scores[:, column] = category.average_precision(weights)
@@ -126,6 +130,12 @@ class RankedMatches:
         heaviest = int(weights.max())
         exact = heaviest <= MAX_WEIGHT and heaviest * most < MAX_COUNT
         return exact and _kernel() is not None
+
+    @cached_property
+    def _lists(self) -> Lists:
+        from gramloop.metrics.ap_kernel import make_lists
+
+        return make_lists(self.categories)
 
 
 @cache
