@@ -59,7 +59,7 @@ class UntunedWindowWarning(GramLoopWarning):
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """The known word that a wrong one looks like, as the end of a message, or nothing."""
-    close = difflib.get_close_matches(word.partition("=")[0], list(known), n=1, cutoff=0.7)
+    close = difflib.get_close_matches(word.partition("=")[0], list(known), n=1, cutoff=0.65)
     return f"; did you mean {close[0]}?" if close else ""
 
 

@@ -56,11 +56,11 @@ def test_every_option_says_what_it_does(name: str) -> None:
     assert silent == []
 
 
-def test_slips_of_the_pen(capsys: Said) -> None:
+def test_typos(capsys: Said) -> None:
     assert main(["evalute"]) == 2
     assert "there is no command 'evalute'; did you mean evaluate? gramloop --help" in capsys.readouterr().err
     with pytest.raises(SystemExit) as ended:
-        main(["evaluate", "--out", "x", "--conditon", "fog"])
+        main(["evaluate", "--conditon", "fog"])  # before it says what else is missing
     assert ended.value.code == 2
     assert "there is no option --conditon; did you mean --condition? gramloop" in capsys.readouterr().err
     with pytest.raises(SystemExit) as ended:

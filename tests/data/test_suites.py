@@ -117,6 +117,7 @@ def test_single_conditions_and_severities():
     assert SUITES["coco-o"].select(["tattoo"]) == (Condition("tattoo"),)
     for names, severities, sentence in (
         (["rain"], None, "has no condition 'rain'; it has gaussian_noise, "),
+        (["fgo"], None, r"has no condition 'fgo'; did you mean fog\? it has gaussian_noise, "),
         (None, [0], "severity 0 does not exist"),
     ):
         with pytest.raises(GramLoopError, match=sentence):

@@ -119,13 +119,13 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line that suggests what was probably meant."""
 
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
-        """As in argparse; an unknown option is reported with the one that it looks like."""
-        found, unknown = super().parse_known_args(args, namespace)
-        wrong = next((word for word in unknown if word.startswith("-")), None)
-        if wrong is not None:
-            known = [text for action in self._actions for text in action.option_strings]
-            self.error(f"there is no option {wrong.partition('=')[0]}{did_you_mean(wrong, known)}")
-        return found, unknown
+        """As in argparse; an unknown option is reported first, with the one that it looks like."""
+        known = [text for action in self._actions for text in action.option_strings]
+        for word in args:
+            name = word.partition("=")[0]
+            if name.startswith("--") and not any(each.startswith(name) for each in known):
+                self.error(f"there is no option {name}{did_you_mean(name, known)}")
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         """One line, and where to read on."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gramloop.errors import GramLoopError, did_you_mean
+from gramloop.errors import GramLoopError, did_you_mean, then
 from gramloop.shifts.recipes import (
     CORRUPTION_GROUPS,
     CORRUPTIONS,
@@ -108,10 +108,8 @@ class Suite:
             if name not in self.names and name not in self.groups:
                 meant = did_you_mean(name, [*self.groups, *self.names])
                 groups = f", and the groups {', '.join(self.groups)}" if self.groups else ""
-                known = ", ".join(self.names)
-                raise GramLoopError(
-                    f"the suite {self.name} has no condition {name!r}; it has {known}{groups}{meant}"
-                )
+                wrong = f"the suite {self.name} has no condition {name!r}{meant}"
+                raise GramLoopError(then(wrong, f"it has {', '.join(self.names)}{groups}"))
         return list(dict.fromkeys(each for name in names for each in self.groups.get(name, (name,))))
 
     def select(
