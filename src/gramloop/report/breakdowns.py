@@ -1,10 +1,11 @@
-"""The folded tables: means by shift, classes, Gram consistency, what methods cost, and every single condition."""
+"""The folded tables: means by shift, placements, classes, Gram consistency, cost, and every condition and metric."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +13,21 @@ from numpy.typing import NDArray
 from gramloop.data.suites import Condition, display_name
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import trajectories_of
-from gramloop.evaluate.results import measures_gain
+from gramloop.evaluate.results import measures_gain, metrics_of
+from gramloop.metrics.segmentation import QUALITIES
+from gramloop.replay.config import ReplayConfig
 from gramloop.report.run import Run
-from gramloop.report.tables import TEXT, method_table
-from gramloop.util.table import Cell, Column, Table
+from gramloop.report.tables import (
+    SCORE_DIGITS,
+    TEXT,
+    clean_coco_of,
+    method_table,
+    points_between,
+    robustness_of,
+)
+from gramloop.util.table import ABSENT, Cell, Column, Table
+
+PLACES = {"end": "Loop end", "final": "Final layer"}
 
 _NUMBERS = {1: "One", 2: "Two", 3: "Three", 4: "Four", 5: "Five"}
 
@@ -52,12 +64,14 @@ def family_means(run: Run) -> Table | None:
 
 
 def _family_means(run: Run, family: str) -> dict[str, float | None]:
-    """Of each method; None where a condition is missing, for a mean over the rest would mislead."""
     members = [condition for condition in run.shifted if condition.family == family]
-    values = {method: [run.scores(method).get(one, np.nan) for one in members] for method in run.methods}
-    return {
-        method: float(np.mean(each)) if np.isfinite(each).all() else None for method, each in values.items()
-    }
+    scores = {method: run.scores(method) for method in run.methods}
+    return {method: _mean([each.get(one, np.nan) for one in members]) for method, each in scores.items()}
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    """None where one is missing, for a mean over the rest would mislead."""
+    return float(np.mean(values)) if np.isfinite(values).all() else None
 
 
 def _gains(scores: Mapping[str, float | None], method: str) -> bool:
@@ -88,6 +102,97 @@ def every_condition(run: Run) -> Table:
         key=f"{run.key}-conditions",
         caption=f"{run.metric} in percent; excluded images count for no method.",
     )
+
+
+def every_metric(run: Run) -> Table | None:
+    """All metrics of every condition and method; None where there is but one metric."""
+    metrics = metrics_of(run.plan)
+    if len(metrics) == 1:
+        return None
+    scores = (Column(name, digits=SCORE_DIGITS) for name in metrics)
+    return Table(
+        f"{run.name}, every metric",
+        (Column("condition", "Condition", TEXT), Column("method", "Method", TEXT), *scores),
+        [
+            (result.condition.key, method, *(result.scores[method][name] for name in metrics))
+            for result in run.results
+            for method in run.methods
+        ],
+        ("A dash stands where the truth holds no such object.",) if run.plan.categories else (),
+        key=f"{run.key}-metrics",
+        caption="Means over images. Shares within a factor (delta) are in percent, higher is better; AbsRel, RMSE in metres, "
+        "log10 and SILog times 100 are errors, lower is better."
+        if run.task.aligns
+        else "In percent, higher is better.",
+    )
+
+
+def quality_table(run: Run) -> Table | None:
+    """Panoptic quality in its parts, of things and of stuff; None of another task, and while incomplete."""
+    if run.plan.task != "panoptic" or not run.complete:
+        return None
+    means = {
+        metric: {name: _mean([one.scores[name][metric] for one in run.averaged]) for name in run.methods}
+        for metric in metrics_of(run.plan)
+    }
+    what = ", as agreement with the clean prediction" * run.plan.label_free
+    return method_table(
+        f"{run.name}, panoptic quality in its parts",
+        (Column("group", "Categories", TEXT), Column("metric", "Metric", TEXT)),
+        run.methods,
+        zip(product(("all", "things", "stuff"), QUALITIES), means.values(), strict=True),
+        ("A dash stands where no such category was seen.",),
+        changes_only=lambda _: run.changes_only,
+        key=f"{run.key}-qualities",
+        caption=f"In percent, {run.scope}{what}. Of a category PQ = SQ x RQ: SQ is the mean overlap of the segments that "
+        "were found, RQ how many were (F1). Of the means over categories that product does not hold.",
+    )
+
+
+def placements_table(run: Run, group: Sequence[Run]) -> Table | None:
+    """Methods that differ in nothing but where drift is measured and the step applied; None without several."""
+    found: dict[ReplayConfig, dict[ReplayConfig, tuple[str, Run]]] = {}
+    for peer in group:
+        for name in peer.gated if _images(peer) == _images(run) else ():
+            replay = peer.method(name).replay
+            assert replay is not None
+            rest = replace(replay, gate_at="final", update_at="end")
+            found.setdefault(rest, {}).setdefault(replay, (name, peer))
+    varied = max(found.values(), key=len, default={})
+    if len(varied) < 2:
+        return None
+    base = run.score(BASELINE) if BASELINE in run.methods else None
+    shown = [(ABSENT, ABSENT, BASELINE, run)] if BASELINE in run.methods else []
+    for replay, (name, peer) in varied.items():
+        gate = PLACES.get(str(replay.gate_at), f"Block {replay.gate_at}")
+        shown.append((gate, PLACES[replay.update_at], name, peer))
+    clean = clean_coco_of(run, group)
+    rows: list[tuple[Cell, ...]] = []
+    for gate, update, name, peer in shown:
+        score = peer.score(name)
+        gain = None if name == BASELINE else points_between(score, base)
+        rows.append(
+            (gate, update, name, score, gain, *((robustness_of(peer, clean)[name],) if clean else ()))
+        )
+    return Table(
+        f"Placement of gate and update, {run.name}",
+        (
+            Column("gate", "Gate at", TEXT),
+            Column("update", "Update at", TEXT),
+            Column("method", "Method", TEXT),
+            Column("score", run.score_title, digits=SCORE_DIGITS),
+            Column("gain", "Δ", digits=SCORE_DIGITS, signed=True),
+            *((Column("robustness", "ER", digits=SCORE_DIGITS),) if clean else ()),
+        ),
+        rows,
+        key=f"{run.key}-placement",
+        caption="Where drift is measured and where the accepted step is applied; all else is equal.",
+    )
+
+
+def _images(run: Run) -> tuple[object, ...]:
+    plan = run.plan
+    return plan.suite, plan.task, dict(plan.data.contents), dict(plan.conditions)
 
 
 def cost_table(run: Run) -> Table | None:

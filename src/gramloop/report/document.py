@@ -18,12 +18,15 @@ from gramloop.report.breakdowns import (
     consistency_tables,
     cost_table,
     every_condition,
+    every_metric,
     family_means,
+    placements_table,
+    quality_table,
 )
 from gramloop.report.load import LoadedRuns
 from gramloop.report.run import Run
 from gramloop.report.stats import Evidence
-from gramloop.report.tables import gains_table, main_results, pairs_table, relative_results
+from gramloop.report.tables import gains_table, main_results, matrix_table, pairs_table, relative_results
 from gramloop.util.json_files import read_json
 from gramloop.util.plotting import CaptionedFigure
 from gramloop.util.table import Table
@@ -131,10 +134,18 @@ def _main(loaded: LoadedRuns, evidence: Sequence[Evidence]) -> Tables:
         yield relative_results(group, f"relative{end}")
     if evidence:
         yield gains_table(evidence)
+    yield from map(quality_table, loaded.runs)
 
 
 def _methods(loaded: LoadedRuns, evidence: Sequence[Evidence]) -> Tables:
-    return (pairs_table(each) for each in evidence if each.several)
+    for each in evidence:
+        if each.several:
+            yield matrix_table(each)
+            yield pairs_table(each)
+    found = (placements_table(run, group) for group in loaded.groups for run in group)
+    yield from {
+        table.rows: table for table in found if table is not None
+    }.values()  # peers give the same table
 
 
 def _classes(loaded: LoadedRuns, evidence: Sequence[Evidence]) -> Tables:
@@ -161,7 +172,7 @@ _OUTLINE: tuple[tuple[str, str, str, Callable[[LoadedRuns, Sequence[Evidence]], 
     ("consistency", "Gram consistency at matched strength", _CONSISTENCY, _of_runs(consistency_tables)),
     ("cost", "Cost", "", _of_runs(lambda run: (cost_table(run),))),
     ("predictions", "Predictions", "", _of_runs(lambda _: ())),  # figures alone
-    ("conditions", "Every condition", "", _of_runs(lambda run: (every_condition(run),))),
+    ("conditions", "Every condition", "", _of_runs(lambda run: (every_condition(run), every_metric(run)))),
 )
 
 

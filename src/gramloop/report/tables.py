@@ -47,12 +47,13 @@ def method_table(
     cells = []
     for head, scores in rows:
         base = None if changes_only(head[0]) else scores.get(BASELINE)
-        gains = [_minus(scores.get(name), base) for name in compared]
+        gains = [points_between(scores.get(name), base) for name in compared]
         cells.append((*head, *(scores.get(name) for name in methods), *gains))
     return Table(title, (*heads, *columns), cells, notes, compared=methods, **options)
 
 
-def _minus(score: float | None, base: float | None) -> float | None:
+def points_between(score: float | None, base: float | None) -> float | None:
+    """The difference of two scores; None where one of them is missing."""
     return None if score is None or base is None else score - base
 
 
@@ -254,6 +255,37 @@ def _gains_caption(evidence: Sequence[Evidence]) -> str:
 
 
 # methods against each other
+
+
+def matrix_table(evidence: Evidence) -> Table:
+    """Every method against every other, best first, as marks; it stays narrow with any number of methods."""
+    ranked, run = evidence.ranked, evidence.run
+    numbered = list(enumerate(ranked, start=1))
+    drawn = " and ".join(f"over {each.drawn_from}" for each in evidence.drawn)
+    return Table(
+        f"Which methods differ, {run.name}",
+        (
+            Column("rank", "#", digits=0),
+            Column("method", "Method", TEXT),
+            Column("score", run.score_title, digits=SCORE_DIGITS),
+            *(Column(f"against {name}", str(place), TEXT) for place, name in numbered),
+        ),
+        [
+            (place, name, evidence.score(name), *(_mark(evidence, name, other) for other in ranked))
+            for place, name in numbered
+        ],
+        key=f"{run.key}-matrix",
+        caption="A row's method against the one whose number heads the column: + better, − worse, · not significantly "
+        f"different. Marks go by 95% intervals {drawn}: of the baseline by those that hold for all {len(run.compared)} "
+        f"methods together, of other methods by those that hold for all {len(evidence.pairs)} pairs.",
+    )
+
+
+def _mark(evidence: Evidence, row: str, column: str) -> str:
+    if row == column:
+        return ""
+    better, worse = sorted((row, column), key=evidence.ranked.index)
+    return "·" if not evidence.differ(better, worse) else "+" if row == better else "−"
 
 
 def pairs_table(evidence: Evidence) -> Table:

@@ -19,7 +19,7 @@ from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.store import Store, read_condition
 from gramloop.metrics.bootstrap import REPLICATES, SEED, Interval
 from gramloop.metrics.scores import effective_robustness
-from gramloop.report.breakdowns import ClassGains, class_gains
+from gramloop.report.breakdowns import PLACES, ClassGains, class_gains
 from gramloop.report.run import Run
 from gramloop.report.stats import compare_methods
 from gramloop.reproduce.recipe import (
@@ -35,7 +35,6 @@ from gramloop.reproduce.recipe import (
 from gramloop.util.table import ABSENT, Cell, Column, SignedNumber, Table
 
 GAIN, MEAN = "gain", "mean"  # rows of printed numbers
-PLACES = {"end": "Loop end", "final": "Final layer"}
 DIGITS = 3
 PARTS = 4  # subsets of the images by default
 _DIVIDED = 2 * PARTS  # images; fewer are not divided
