@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -30,38 +29,14 @@ from gramloop.report.run import Run
 from gramloop.report.write import write_report
 from gramloop.reproduce import tables
 from gramloop.reproduce.pool import read_costs
-from gramloop.reproduce.recipe import (
-    AnyOutput,
-    ClassesTable,
-    ComputeTable,
-    ConsistencyFigure,
-    DiagnosticFigure,
-    FamiliesTable,
-    ImageRow,
-    IntervalsTable,
-    MethodsTable,
-    Output,
-    PartitionsTable,
-    PlacementTable,
-    QualitativeFigure,
-    SeverityFigure,
-)
+from gramloop.reproduce.recipe import ImageRow, Output
 from gramloop.reproduce.running import Reproduction
 from gramloop.reproduce.tables import Context, PaperTable
 from gramloop.util.progress import progress_bar
+from gramloop.util.table import Table
 
 TITLE = "GramLoop: Training-Free Gram-Gated Replay for Robust Dense Prediction"
-AUTHORS = (
-    "Yang Chen", "Canyu Shen", "Xinzhe Rao", "Yuanyi Yan", "Yunlu Chen", "Meng Tang", "Teng Long", "Vincent Tao Hu",
-)  # fmt: skip
-CODE = "https://github.com/cheyan9/GramLoop"  # announced by the authors; this package is independent of it
-BIBTEX = f"""@misc{{chen2026gramloop,
-  title  = {{{TITLE}}},
-  author = {{{" and ".join(f"{name.rpartition(' ')[2]}, {name.rpartition(' ')[0]}" for name in AUTHORS)}}},
-  year   = {{2026}},
-  note   = {{Preprint. Code announced at {CODE}}}
-}}"""
-
+AUTHORS = "Yang Chen, Canyu Shen, Xinzhe Rao, Yuanyi Yan, Yunlu Chen, Meng Tang, Teng Long and Vincent Tao Hu"
 REPORT = "report"  # the folder of the page, below that of the results
 _OTHER = (
     "This recipe runs another model on other images than the paper: its layout is the paper's, and no number here can be "
@@ -84,48 +59,49 @@ def make_page(work: Reproduction) -> Path:
 
 def paper_document(
     made: Context,
-    outputs: Mapping[str, AnyOutput],
+    outputs: Mapping[str, Output],
     warnings: Iterable[str] = (),
     on_output: Callable[[str], None] = lambda name: None,
 ) -> Document:
     """The page of some outputs; an output that cannot be made becomes a warning."""
     sections: list[Section] = []
     remarks = [] if made.recipe.comparable else [_OTHER]
-    for key, layout in outputs.items():
-        drawn = Figures()
-        missing = f"{layout.title} is left out"
-        make = _MAKERS[type(layout)]
-        if isinstance(layout, _FIGURES):
-            drawn.add(key, make(key, layout, made), True, lambda _: None, missing)
-            sections.append(Section(key, layout.title, "", (), tuple(drawn.figures), folded=False))
+    for key, output in outputs.items():
+        drawn, shown, missing = Figures(), tuple[Table, ...](), f"{output.title} is left out"
+        if output.layout in _FIGURES:
+            figures = _FIGURES[output.layout](key, output, made)
+            drawn.add(key, figures, True, lambda _: None, missing)
             remarks += drawn.remarks
         else:
             try:
-                found = make(key, layout, made)
+                found = _TABLES[output.layout](key, output, made)
                 several = [found] if isinstance(found, PaperTable) else found
                 shown = tuple(
-                    each.side_by_side(key, layout.title, made.recipe.comparable) for each in several
+                    each.side_by_side(key, output.title, made.recipe.comparable) for each in several
                 )
-                sections.append(Section(key, layout.title, "", shown, folded=False))
             except GramLoopError as error:
                 remarks.append(f"{missing}: {error}.")
+        if shown or drawn.figures:
+            sections.append(Section(key, output.title, "", shown, tuple(drawn.figures), folded=False))
         on_output(key)
-    paper = {"title": TITLE, "authors": ", ".join(AUTHORS), "code announced at": CODE, "BibTeX": BIBTEX}
     return Document(
         title="The paper's numbers and yours",
         about={"Recipe": made.recipe.title, "Paper": TITLE, "Version": f"gramloop {__version__}"},
         warnings=tuple(dict.fromkeys((*remarks, *warnings))),
         sections=tuple(sections),
-        facts={"The paper": paper, **{name: run_facts(run) for name, run in made.runs.items()}},
+        facts={
+            "The paper": {"title": TITLE, "authors": AUTHORS},
+            **{name: run_facts(run) for name, run in made.runs.items()},
+        },
     )
 
 
 # the paper's figures
 
 
-def severity_figure(key: str, layout: SeverityFigure, made: Context) -> Named:
+def severity_figure(key: str, output: Output, made: Context) -> Named:
     """Gains by suite and severity."""
-    yield key, severity_heat(_suite_gains([made.runs[name] for name in layout.evaluations], layout.method))
+    yield key, severity_heat(_suite_gains([made.runs[name] for name in output.evaluations], output.method))
 
 
 def _suite_gains(runs: Sequence[Run], method: str) -> Gains:
@@ -144,10 +120,10 @@ def _suite_gains(runs: Sequence[Run], method: str) -> Gains:
     return Gains.of(rows, metrics, method, "suite")
 
 
-def gram_figure(key: str, layout: ConsistencyFigure, made: Context) -> Named:
+def gram_figure(key: str, output: Output, made: Context) -> Named:
     """Gram consistency at matched strength."""
-    run = made.runs[layout.evaluation]
-    found = next((each for each in gram_consistency(run) if each.method == layout.method), None)
+    run = made.runs[output.evaluation]
+    found = next((each for each in gram_consistency(run) if each.method == output.method), None)
     if found is None:
         raise GramLoopError(
             f"{run.name} has no drift of all its images; its evaluation needs diagnostics: true"
@@ -161,14 +137,14 @@ def gram_figure(key: str, layout: ConsistencyFigure, made: Context) -> Named:
     yield key, replace(drawn, caption=drawn.caption + words)
 
 
-def impulse_figure(key: str, layout: DiagnosticFigure, made: Context) -> Named:
+def impulse_figure(key: str, output: Output, made: Context) -> Named:
     """Drift and gate of one image: under all conditions of the recipe, and under the last alone."""
     rows = []
-    for each in layout.rows:
+    for each in output.rows:
         run = made.runs[each.evaluation]
-        kept = _kept(run, layout.method, each.condition, each.image or layout.image)
-        rows.append(ShownImages(run).diagnosed(kept, layout.method, f"severity {kept.condition.severity}"))
-    title, high = f"Image {layout.image}", layout.drift or drift_scale(rows)
+        kept = _kept(run, output.method, each.condition, each.image or output.image)
+        rows.append(ShownImages(run).diagnosed(kept, output.method, f"severity {kept.condition.severity}"))
+    title, high = f"Image {output.image}", output.drift or drift_scale(rows)
     yield f"{key}-last", diagnostic(rows[-1:], f"{title}, {rows[-1].label}", high)
     if len(rows) > 1:
         yield key, diagnostic(rows, title, high)
@@ -184,12 +160,12 @@ def _kept(run: Run, method: str, condition: str, image: str) -> KeptImage:
     )
 
 
-def shift_figure(key: str, layout: QualitativeFigure, made: Context) -> Named:
+def shift_figure(key: str, output: Output, made: Context) -> Named:
     """Input, annotation, baseline and method, a row for each image."""
-    rows = [_compared(made.runs[each.evaluation], layout.method, each) for each in layout.rows]
+    rows = [_compared(made.runs[each.evaluation], output.method, each) for each in output.rows]
     title = made.recipe.title_of
-    words = layout.title.removeprefix("Figure: ")
-    yield key, qualitative(rows, words, (title("baseline"), title(layout.method)))
+    words = output.title.removeprefix("Figure: ")
+    yield key, qualitative(rows, words, (title("baseline"), title(output.method)))
 
 
 def _compared(run: Run, method: str, row: ImageRow) -> ComparedImage:
@@ -207,17 +183,18 @@ def _compared(run: Run, method: str, row: ImageRow) -> ComparedImage:
     return found.part(row.crop, row.categories) if row.crop or row.categories else found
 
 
-_MAKERS: dict[type[Output], Any] = {
-    MethodsTable: tables.paper_methods,
-    IntervalsTable: tables.paper_intervals,
-    PartitionsTable: tables.paper_partitions,
-    PlacementTable: tables.paper_placement,
-    ComputeTable: tables.paper_compute,
-    FamiliesTable: tables.paper_families,
-    ClassesTable: tables.paper_classes,
-    SeverityFigure: severity_figure,
-    ConsistencyFigure: gram_figure,
-    DiagnosticFigure: impulse_figure,
-    QualitativeFigure: shift_figure,
+_TABLES: dict[str, Callable[[str, Output, Context], PaperTable | Iterable[PaperTable]]] = {
+    "methods": tables.paper_methods,
+    "intervals": tables.paper_intervals,
+    "partitions": tables.paper_partitions,
+    "placement": tables.paper_placement,
+    "compute": tables.paper_compute,
+    "families": tables.paper_families,
+    "classes": tables.paper_classes,
 }
-_FIGURES = (SeverityFigure, ConsistencyFigure, DiagnosticFigure, QualitativeFigure)
+_FIGURES: dict[str, Callable[[str, Output, Context], Named]] = {
+    "severity": severity_figure,
+    "consistency": gram_figure,
+    "diagnostic": impulse_figure,
+    "qualitative": shift_figure,
+}
