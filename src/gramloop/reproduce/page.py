@@ -179,8 +179,7 @@ def _compared(run: Run, method: str, row: ImageRow) -> ComparedImage:
                 f"{run.name} keeps no pictures under {row.condition or 'any condition'}; give it pictures: N"
             )
         kept, why = images[int(np.nanargmax(gains))], "largest gain of the images kept"
-    found = ShownImages(run).compared(kept, [method], f"{run.name} · {kept.place} · {why}")
-    return found.part(row.crop, row.categories) if row.crop or row.categories else found
+    return ShownImages(run).compared(kept, [method], f"{run.name} · {kept.place} · {why}")
 
 
 _TABLES: dict[str, Callable[[str, Output, Context], PaperTable | Iterable[PaperTable]]] = {
