@@ -59,8 +59,7 @@ def report_command(options: ReportOptions) -> CommandResult:
     """Write the report and print its answers."""
     from rich.console import Console
 
-    from gramloop.report.write import check_folder, read_document, report_files, write_report
-    from gramloop.util.progress import progress_bar
+    from gramloop.report.write import check_folder, read_document, write_report
 
     check_folder(options.out)
     over: tuple[Any, ...] = (options.bootstrap,) if options.bootstrap != "both" else ("families", "images")
@@ -72,8 +71,7 @@ def report_command(options: ReportOptions) -> CommandResult:
         pdf=options.pdf,
         workers=options.workers,
     )
-    with progress_bar("writing", len(report_files(document))) as advance:
-        page = write_report(document, options.out, advance)
+    page = write_report(document, options.out)
     for answer in document.answers:
         print_answer(answer)
     if document.warnings:

@@ -21,22 +21,18 @@ from gramloop.evaluate.answer import (
     short_path,
 )
 from gramloop.evaluate.methods import BASELINE
-from gramloop.report.load import count_conditions, load_runs, report_workers
+from gramloop.report.load import load_runs
 from gramloop.report.run import Run
 from gramloop.report.stats import Evidence, compare_methods, deciding
 from gramloop.util.files import file_digest
-from gramloop.util.progress import progress_bar
 
 _TIME_STEP = 0.05  # times that differ by less are noise
 
 
 def read_answers(folders: Sequence[Path | str], workers: int | None = None) -> list[Answer]:
     """The answers of folders of `gramloop evaluate`, with intervals over families of shifts."""
-    places = [Path(folder) for folder in folders]
-    many = report_workers(places, workers)
-    with progress_bar("reading", count_conditions(places)) as advance:
-        runs = load_runs(places, advance, many).runs
-    return answers_of(runs, compare_methods(runs, workers=many))
+    runs = load_runs([Path(folder) for folder in folders], workers).runs
+    return answers_of(runs, compare_methods(runs, workers=workers))
 
 
 def answers_of(runs: Sequence[Run], evidence: Sequence[Evidence], folder: Path | None = None) -> list[Answer]:

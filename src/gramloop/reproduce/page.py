@@ -24,7 +24,7 @@ from gramloop.report.figures.pictures import (
     kept_images,
     qualitative,
 )
-from gramloop.report.load import LoadedRuns, load_runs, report_workers
+from gramloop.report.load import LoadedRuns, load_runs
 from gramloop.report.run import Run
 from gramloop.report.write import write_report
 from gramloop.reproduce import tables
@@ -32,7 +32,7 @@ from gramloop.reproduce.pool import read_costs
 from gramloop.reproduce.recipe import ImageRow, Output
 from gramloop.reproduce.running import Reproduction
 from gramloop.reproduce.tables import Context, PaperTable
-from gramloop.util.progress import progress_bar
+from gramloop.util.progress import tracked
 from gramloop.util.table import Table
 
 TITLE = "GramLoop: Training-Free Gram-Gated Replay for Robust Dense Prediction"
@@ -47,30 +47,22 @@ _OTHER = (
 def make_page(work: Reproduction) -> Path:
     """Read the evaluations of a reproduction and write its page; returns the page."""
     folders = [work.out / name for name, one in work.evaluations.items() if one.methods]
-    with progress_bar("reading", None) as advance:
-        loaded = load_runs(folders, advance, report_workers(folders)) if folders else LoadedRuns((), ())
+    loaded = load_runs(folders) if folders else LoadedRuns((), ())
     title = work.recipe.title_of
     runs = {run.folder.name: replace(run, name=title(run.folder.name)) for run in loaded.runs}
     made = Context(work.recipe, runs, read_costs(work.out))
-    with progress_bar("drawing", len(work.outputs)) as advance:
-        document = paper_document(made, work.outputs, loaded.warnings, advance)
-    return write_report(document, work.out / REPORT)
+    return write_report(paper_document(made, work.outputs, loaded.warnings), work.out / REPORT)
 
 
-def paper_document(
-    made: Context,
-    outputs: Mapping[str, Output],
-    warnings: Iterable[str] = (),
-    on_output: Callable[[str], None] = lambda name: None,
-) -> Document:
+def paper_document(made: Context, outputs: Mapping[str, Output], warnings: Iterable[str] = ()) -> Document:
     """The page of some outputs; an output that cannot be made becomes a warning."""
     sections: list[Section] = []
     remarks = [] if made.recipe.comparable else [_OTHER]
-    for key, output in outputs.items():
+    for key, output in tracked(outputs.items(), "drawing", len(outputs)):
         drawn, shown, missing = Figures(), tuple[Table, ...](), f"{output.title} is left out"
         if output.layout in _FIGURES:
             figures = _FIGURES[output.layout](key, output, made)
-            drawn.add(key, figures, True, lambda _: None, missing)
+            drawn.add(key, figures, True, missing)
             remarks += drawn.remarks
         else:
             try:
@@ -83,7 +75,6 @@ def paper_document(
                 remarks.append(f"{missing}: {error}.")
         if shown or drawn.figures:
             sections.append(Section(key, output.title, "", shown, tuple(drawn.figures), folded=False))
-        on_output(key)
     return Document(
         title="The paper's numbers and yours",
         about={"Recipe": made.recipe.title, "Paper": TITLE, "Version": f"gramloop {__version__}"},
