@@ -317,22 +317,15 @@ class GramConsistency:
     sums: NDArray[np.float64]  # (conditions, 3): raw, uniform, gated
 
     @cached_property
-    def families(self) -> tuple[str, ...]:
-        """The shifts, in the order of the conditions."""
-        return tuple(dict.fromkeys(condition.family for condition in self.conditions))
-
-    @cached_property
-    def family_images(self) -> NDArray[np.int64]:  # (families,)
-        """Images of each shift, over its severities."""
-        return np.array([self.images[self._of(family)].sum() for family in self.families])
+    def families(self) -> dict[str, NDArray[np.bool_]]:
+        """The shifts in the order of the conditions, each with its conditions."""
+        owners = [condition.family for condition in self.conditions]
+        return {name: np.array([owner == name for owner in owners]) for name in dict.fromkeys(owners)}
 
     @cached_property
     def family_sums(self) -> NDArray[np.float64]:  # (families, 3)
         """Sums over the severities of each shift."""
-        return np.array([self.sums[self._of(family)].sum(axis=0) for family in self.families])
-
-    def _of(self, family: str) -> NDArray[np.bool_]:
-        return np.array([condition.family == family for condition in self.conditions])
+        return np.array([self.sums[own].sum(axis=0) for own in self.families.values()])
 
     @property
     def conditions_below(self) -> int:
@@ -375,11 +368,11 @@ def gram_consistency(run: Run) -> Iterator[GramConsistency]:
 def consistency_tables(run: Run) -> Iterator[Table]:
     """Each family's discrepancy as a share of the ungated replay's, for every gated method."""
     for found in gram_consistency(run):
-        families = zip(found.families, found.family_images, found.family_sums, strict=True)
+        families = zip(found.families.items(), found.family_sums, strict=True)
         rows: list[tuple[Cell, ...]] = [
             *(
-                (display_name(name, capital=True), int(images), *_ratios(sums))
-                for name, images, sums in families
+                (display_name(name, capital=True), int(found.images[own].sum()), *_ratios(sums))
+                for (name, own), sums in families
             ),
             ("All", int(found.images.sum()), *_ratios(found.sums.sum(axis=0))),
         ]

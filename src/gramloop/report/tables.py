@@ -123,10 +123,7 @@ def relative_results(group: Sequence[Run], key: str = "relative") -> Table | Non
 
 def _clean_of(run: Run, group: Sequence[Run]) -> tuple[Run | None, str]:
     """The evaluation on the clean images of a run, or why the one that is there will not do."""
-    if run.plan.label_free:
-        return None, ""
-    alike = [one for one in group if one.suite.kind == "clean" and one.suite.base == run.suite.base]
-    clean = next((one for one in alike if one.plan.task == run.plan.task and one.complete), None)
+    clean = None if run.plan.label_free else clean_run(run, group)
     reason = "" if clean is None else _other_images(run.plan, clean.plan, clean.name)
     return (None if reason else clean), reason
 
@@ -163,12 +160,16 @@ def _errors(run: Run) -> dict[str, float]:
         return {}
 
 
+def clean_run(run: Run, runs: Sequence[Run]) -> Run | None:
+    """The complete evaluation of the same task on the clean images of the same set."""
+    alike = (one for one in runs if one.suite.kind == "clean" and one.suite.base == run.suite.base)
+    return next((one for one in alike if one.plan.task == run.plan.task and one.complete), None)
+
+
 def clean_coco_of(run: Run, group: Sequence[Run]) -> Run | None:
     """The evaluation on clean COCO that belongs to one on COCO-O, if both are complete."""
-    if run.suite.kind != "o" or run.plan.task != "detection" or not run.complete:
-        return None
-    clean = (one for one in group if one.suite.kind == "clean" and one.suite.base == run.suite.base)
-    return next((one for one in clean if one.plan.task == "detection" and one.complete), None)
+    whole = run.suite.kind == "o" and run.plan.task == "detection" and run.complete
+    return clean_run(run, group) if whole else None
 
 
 def robustness_of(run: Run, clean: Run) -> dict[str, float | None]:

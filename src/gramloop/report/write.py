@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,6 @@ from gramloop.evaluate.store import PLAN
 from gramloop.report.document import Document, report_document
 from gramloop.report.page import render
 from gramloop.util.files import atomic_write
-from gramloop.util.progress import tracked
 from gramloop.util.table import Table, markdown_text
 
 if TYPE_CHECKING:
@@ -59,36 +57,32 @@ def read_document(
     return report_document(loaded, evidence, drawn.figures, drawn.remarks, out)
 
 
-def report_files(document: Document) -> dict[str, Callable[[], bytes]]:
-    """Every file of a report by its path in the folder, the page last; each is made when it is asked for."""
-    files: dict[str, Callable[[], bytes]] = {}
+def report_files(document: Document) -> dict[str, bytes]:
+    """Every file of a report by its path in the folder, the page last."""
+    files: dict[str, bytes] = {}
     for section in document.sections:
         for table in section.tables:
             for ending, make in _FORMATS.items():
-                files[f"{TABLES}/{table.key}.{ending}"] = partial(_encoded, make, table)
+                files[f"{TABLES}/{table.key}.{ending}"] = make(table).encode()
     for figure in (*document.figures, *(one for section in document.sections for one in section.figures)):
-        for ending, data in (("png", figure.png), ("pdf", figure.pdf)):
-            if data is not None:
-                files[f"{FIGURES}/{figure.key}.{ending}"] = partial(bytes, data)
+        files[f"{FIGURES}/{figure.key}.png"] = figure.png
+        if figure.pdf is not None:
+            files[f"{FIGURES}/{figure.key}.pdf"] = figure.pdf
     others = tuple(files)
-    files[MARKDOWN] = lambda: whole_markdown(document).encode()
-    files[PAGE] = lambda: render(document, others).encode()
+    files[MARKDOWN] = whole_markdown(document).encode()
+    files[PAGE] = render(document, others).encode()
     return files
-
-
-def _encoded(make: Callable[[Table], str], table: Table) -> bytes:
-    return make(table).encode()
 
 
 def write_report(document: Document, folder: Path) -> Path:
     """Write all files and return the page; files of an earlier report that this one lacks are removed."""
-    files = report_files(document)
     check_folder(folder)
+    files = report_files(document)
     for answer in document.answers:
         if answer.file:
             answer.write(folder)
-    for name, make in tracked(files.items(), "writing", len(files)):
-        atomic_write(folder / name, make())
+    for name, content in files.items():
+        atomic_write(folder / name, content)
     for place in (TABLES, FIGURES):
         for path in (folder / place).glob("*"):
             if f"{place}/{path.name}" not in files and path.suffix in (".md", ".csv", ".tex", ".png", ".pdf"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from gramloop.evaluate.methods import BASELINE
 from gramloop.report.breakdowns import gram_consistency
 from gramloop.report.document import Document, Section, run_facts
 from gramloop.report.figures import Figures, Named
-from gramloop.report.figures.charts import Gains, consistency_figure, severity_heat
+from gramloop.report.figures.charts import consistency_figure, severity_heat
 from gramloop.report.figures.diagnostic import diagnostic, drift_scale
 from gramloop.report.figures.pictures import (
     ComparedImage,
@@ -91,24 +91,20 @@ def paper_document(made: Context, outputs: Mapping[str, Output], warnings: Itera
 
 
 def severity_figure(key: str, output: Output, made: Context) -> Named:
-    """Gains by suite and severity."""
-    yield key, severity_heat(_suite_gains([made.runs[name] for name in output.evaluations], output.method))
-
-
-def _suite_gains(runs: Sequence[Run], method: str) -> Gains:
     """Gains by suite and severity, of the complete suites that have severities."""
-    rows: dict[tuple[str, int], float] = {}
+    gains: dict[tuple[str, int], float] = {}
+    runs = [made.runs[name] for name in output.evaluations]
     for run in runs:
         severities = sorted({each.severity for each in run.shifted})
-        if not run.complete or method not in run.compared or 0 in severities:
+        if not run.complete or output.method not in run.compared or 0 in severities:
             continue
-        base, own = run.scores(BASELINE), run.scores(method)
+        base, own = run.scores(BASELINE), run.scores(output.method)
         for severity in severities:
             at = [each for each in run.shifted if each.severity == severity]
             means = [float(np.mean([scores[each] for each in at])) for scores in (own, base)]
-            rows[run.name, severity] = means[0] - means[1]
+            gains[run.name, severity] = means[0] - means[1]
     metrics = " and ".join(dict.fromkeys(run.metric for run in runs))
-    return Gains.of(rows, metrics, method, "suite")
+    yield key, severity_heat(gains, metrics, output.method, "suite")
 
 
 def gram_figure(key: str, output: Output, made: Context) -> Named:

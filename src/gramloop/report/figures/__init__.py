@@ -11,7 +11,6 @@ from gramloop.report.answers import method_gain, recommended, shown_methods
 from gramloop.report.breakdowns import gram_consistency
 from gramloop.report.document import RenderedFigure, answer_section
 from gramloop.report.figures.charts import (
-    Gains,
     consistency_figure,
     gain_chart,
     severity_heat,
@@ -111,7 +110,7 @@ def _heat(run: Run, methods: Sequence[str]) -> Named:
             (each.name, each.severity): scores.get(each, float("nan")) - base.get(each, float("nan"))
             for each in run.shifted
         }
-        yield f"{run.key}-severity-{method}", severity_heat(Gains.of(gains, run.metric, method)).of(run.name)
+        yield f"{run.key}-severity-{method}", severity_heat(gains, run.metric, method).of(run.name)
 
 
 def _chart(run: Run, evidence: Sequence[Evidence]) -> Named:

@@ -52,15 +52,6 @@ class ComparedImage:
     predictions: tuple[Prediction, ...]
     classes: Mapping[int, str] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        size = self.image.shape[:2]
-        for each in (self.truth, *self.predictions):
-            labels = self.task.class_map(each, PICTURE_SCORE)
-            if labels is not None and labels.shape != size:
-                raise GramLoopError(
-                    f"a prediction of {self.title!r} is {labels.shape}, unlike its image {size}"
-                )
-
     def style(self, known: Mapping[int, str] | None = None) -> DrawStyle:
         """What all panels share."""
         return self.task.style([self.truth, *self.predictions], self.classes, PICTURE_SCORE, known or {})
