@@ -16,7 +16,7 @@ from gramloop.metrics.bootstrap import Interval
 from gramloop.metrics.segmentation import mean_iou
 from gramloop.report.figures import draw_figures
 from gramloop.report.figures.charts import gain_chart, severity_heat
-from gramloop.report.figures.diagnostic import Diagnosed, diagnostic, drift_scale
+from gramloop.report.figures.diagnostic import Diagnosed, diagnostic, drift_maps
 from gramloop.report.figures.pictures import (
     ComparedImage,
     ShownImages,
@@ -32,7 +32,7 @@ from gramloop.tasks.base import get_task
 from gramloop.tasks.detection import Detection
 from gramloop.tasks.prediction import NO_CLASS, class_style
 from gramloop.tasks.semantic import Segmentation
-from gramloop.util.plotting import BLUE, GAINED, GREEN, LOST, signed_difference
+from gramloop.util.plotting import BLUE, GAINED, GREEN, LOST, drift_end, signed_difference
 from small_runs import counts_of, small_plan, write_model, write_scene_set
 
 RNG = np.random.default_rng(5)
@@ -195,7 +195,7 @@ def test_one_image_is_a_row_of_four_in_reading_order():
     np.testing.assert_array_equal(found[0].get_images()[0].get_array(), row.image)
     for axes, values in zip(found[1:], (row.drift, row.gate, row.post), strict=True):
         np.testing.assert_array_equal(axes.get_images()[0].get_array(), values)
-    assert limits(found[1]) == limits(found[3]) == (0.0, drift_scale([row]))
+    assert limits(found[1]) == limits(found[3]) == (0.0, drift_end(drift_maps([row])))
     assert limits(found[2]) == (0.0, 1.0)
 
 
@@ -203,7 +203,7 @@ def test_all_severities_share_one_drift_scale():
     rows = [diagnosed(f"severity {s}", s * 1e-4) for s in (1, 3, 5)]
     found = panels(diagnostic(rows).figure)
     assert len(found) == 12
-    high = drift_scale(rows)
+    high = drift_end(drift_maps(rows))
     assert {limits(axes) for place in (1, 3) for axes in found[place::4]} == {(0.0, high)}
     assert {limits(axes) for axes in found[2::4]} == {(0.0, 1.0)}
     assert [axes.get_ylabel() for axes in found[::4]] == ["severity 1", "severity 3", "severity 5"]

@@ -161,29 +161,27 @@ def _drift(stored: StoredCondition) -> dict[str, NDArray[np.float64]]:
 def incomparable(first: Run, second: Run) -> str:
     """Why the numbers of two runs cannot be compared; an empty string if they can."""
     one, two = first.plan, second.plan
-    if one.versions != two.versions:
-        changed = [name for name in one.versions if one.versions[name] != two.versions.get(name)]
-        name = (changed or [name for name in two.versions if name not in one.versions])[0]
-        return f"they were made with {name} {one.versions.get(name, 'none')} and {two.versions.get(name, 'none')}"
+    settings = {method.name: method for method in one.methods}
+    changed = [each.name for each in two.methods if settings.get(each.name, each) != each]
+    values = [{**plan.versions, **_machine(plan)} for plan in (one, two)]
+    for name in dict.fromkeys((*values[0], *values[1])):
+        here, there = (each.get(name, "none") for each in values)
+        if here != there:
+            return f"they were made with {name} {here} and {there}"
     if _weights(one, two) != _weights(two, one):
         return "they are of models with other weights"
-    if one.batch != two.batch:
-        return f"they were made with batches of {one.batch} and {two.batch}"
-    for part in ("depth", "device", "threads"):
-        values = getattr(one.model, part), getattr(two.model, part)
-        if values[0] != values[1]:
-            return f"they were made with {part} {values[0]} and {values[1]}"
     if one.task == two.task and one.model.sizes != two.model.sizes:
         return "images were given to the model in other sizes"
-    if one.suite == two.suite and one.task == two.task and one.data.contents != two.data.contents:
+    if (one.suite, one.task) == (two.suite, two.task) and one.data.contents != two.data.contents:
         return "they are of other images"
     if one.truth != two.truth:
         return f"one is compared with {first.truth_words}, the other with {second.truth_words}"
-    settings = {method.name: method for method in one.methods}
-    for method in two.methods:
-        if settings.get(method.name, method) != method:
-            return f"the method {method.name} has other settings in each"
-    return ""
+    return f"the method {changed[0]} has other settings in each" if changed else ""
+
+
+def _machine(plan: Plan) -> dict[str, object]:
+    model = plan.model
+    return {"batch": plan.batch, "depth": model.depth, "device": model.device, "threads": model.threads}
 
 
 def _weights(plan: Plan, other: Plan) -> dict[str, str]:

@@ -141,13 +141,14 @@ def _other_images(shifted: Plan, clean: Plan, name: str) -> str:
 
 
 def _relative(run: Run, clean: Run | None) -> dict[str, float]:
-    found = {}
-    for name in run.methods if clean is not None else ():
-        assert clean is not None
-        mean, base = run.score(name), clean.score(name) if name in clean.methods else None
-        if mean is not None and base is not None and base > 0:
-            found[name] = relative_performance(mean, base)
-    return found
+    if clean is None:
+        return {}
+    pairs = {name: (run.score(name), clean.score(name)) for name in run.methods if name in clean.methods}
+    return {
+        name: relative_performance(mean, base)
+        for name, (mean, base) in pairs.items()
+        if mean is not None and base
+    }
 
 
 def _errors(run: Run) -> dict[str, float]:

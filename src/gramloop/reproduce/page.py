@@ -15,7 +15,7 @@ from gramloop.report.breakdowns import gram_consistency
 from gramloop.report.document import Document, Section, run_facts
 from gramloop.report.figures import Figures, Named
 from gramloop.report.figures.charts import consistency_figure, severity_heat
-from gramloop.report.figures.diagnostic import diagnostic, drift_scale
+from gramloop.report.figures.diagnostic import diagnostic, drift_maps
 from gramloop.report.figures.pictures import (
     ComparedImage,
     KeptImage,
@@ -32,6 +32,7 @@ from gramloop.reproduce.pool import read_costs
 from gramloop.reproduce.recipe import ImageRow, Output
 from gramloop.reproduce.running import Reproduction
 from gramloop.reproduce.tables import Context, PaperTable
+from gramloop.util.plotting import drift_end
 from gramloop.util.progress import tracked
 from gramloop.util.table import Table
 
@@ -131,7 +132,7 @@ def impulse_figure(key: str, output: Output, made: Context) -> Named:
         run = made.runs[each.evaluation]
         kept = _kept(run, output.method, each.condition, each.image or output.image)
         rows.append(ShownImages(run).diagnosed(kept, output.method, f"severity {kept.condition.severity}"))
-    title, high = f"Image {output.image}", output.drift or drift_scale(rows)
+    title, high = f"Image {output.image}", output.drift or drift_end(drift_maps(rows))
     yield f"{key}-last", diagnostic(rows[-1:], f"{title}, {rows[-1].label}", high)
     if len(rows) > 1:
         yield key, diagnostic(rows, title, high)

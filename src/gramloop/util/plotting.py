@@ -361,8 +361,10 @@ def draw_replay(
 
 def drift_end(maps: Sequence[NDArray[Any]]) -> float:
     """Where the scale of drift maps ends, so that few patches do not hide the others."""
-    finite = np.concatenate([each[np.isfinite(each)] for each in maps])
-    return (float(np.percentile(finite, 99)) if finite.size else 0.0) or 1e-12
+    finite = np.concatenate([each[np.isfinite(each)] for each in map(np.asarray, maps)]).astype(np.float64)
+    if not finite.size:
+        return 1e-12
+    return float(np.percentile(finite, 99.5)) or float(finite.max()) or 1e-12
 
 
 def plot_replays(

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import math
 from collections.abc import Collection
-from functools import cache
 from io import BytesIO
 from itertools import count
 from pathlib import Path
@@ -48,28 +47,20 @@ def render(document: Document, files: Collection[str] = ()) -> str:
         }
         for section in document.sections
     ]
-    return (
-        _environment()
-        .get_template("page.html")
-        .render(
-            document=document,
-            policy=_policy(style, script),
-            style=Markup(style),
-            script=Markup(script),
-            answers=answers,
-            sections=sections,
-        )
-    )
-
-
-@cache
-def _environment() -> Environment:
-    return Environment(
+    environment = Environment(
         loader=FileSystemLoader(_HERE),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+    )
+    return environment.get_template("page.html").render(
+        document=document,
+        policy=_policy(style, script),
+        style=Markup(style),
+        script=Markup(script),
+        answers=answers,
+        sections=sections,
     )
 
 
