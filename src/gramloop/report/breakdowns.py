@@ -36,7 +36,7 @@ def family_means(run: Run) -> Table | None:
     """Means over the severities of every shift, and the macro mean once everything is there; None without shifts."""
     if not run.shifted:
         return None
-    found = {family: _family_means(run, family) for family in run.families}
+    found = {family: means_of_family(run, family) for family in run.families}
     rows = [((display_name(name, capital=True),), scores) for name, scores in found.items()]
     rows.append((("Macro mean",), {method: run.score(method) for method in run.methods}))
     notes = [] if run.complete else ["Where a condition is missing there is no mean over it."]
@@ -63,7 +63,8 @@ def family_means(run: Run) -> Table | None:
     )
 
 
-def _family_means(run: Run, family: str) -> dict[str, float | None]:
+def means_of_family(run: Run, family: str) -> dict[str, float | None]:
+    """The mean over the severities of a shift by method."""
     members = [condition for condition in run.shifted if condition.family == family]
     scores = {method: run.scores(method) for method in run.methods}
     return {method: _mean([each.get(one, np.nan) for one in members]) for method, each in scores.items()}

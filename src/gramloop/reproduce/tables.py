@@ -19,7 +19,7 @@ from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.store import Store, read_condition
 from gramloop.metrics.bootstrap import REPLICATES, SEED, Interval
 from gramloop.metrics.scores import effective_robustness
-from gramloop.report.breakdowns import PLACES, ClassGains, class_gains
+from gramloop.report.breakdowns import PLACES, ClassGains, class_gains, means_of_family
 from gramloop.report.run import Run
 from gramloop.report.stats import compare_methods
 from gramloop.reproduce.recipe import Output, Recipe
@@ -90,7 +90,7 @@ class PaperRow:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table in the paper's output."""
+    """A table in the paper's layout."""
 
     heads: tuple[str, ...]
     columns: Sequence[Column]
@@ -322,13 +322,12 @@ def _pooled(made: Context, evaluations: Sequence[str], method: str) -> tuple[flo
 def paper_families(key: str, output: Output, made: Context) -> PaperTable:
     """Means over severities by shift, and the macro mean."""
     run, pair, printed = made.runs[output.evaluation], (BASELINE, output.method), made.recipe.numbers(key)
-    scores, rows = [run.scores(method) for method in pair], []
+    rows = []
     order = [name for name in printed if name in run.families]
     for name in [*order, *(each for each in run.families if each not in order)]:
-        members = [each for each in run.shifted if each.family == name]
-        means = [float(np.mean([each.get(one, np.nan) for one in members])) for each in scores]
-        title = display_name(name, capital=True)
-        rows.append(PaperRow((title,), (*means, means[1] - means[0]), printed.get(name)))
+        means = means_of_family(run, name)
+        values = (means[BASELINE], means[output.method], _gain(means[output.method], means[BASELINE]))
+        rows.append(PaperRow((display_name(name, capital=True),), values, printed.get(name)))
     base, own = (run.score(method) for method in pair)
     rows.append(PaperRow(("Macro mean",), (base, own, _gain(own, base)), printed.get(MEAN)))
     notes = []
