@@ -19,7 +19,6 @@ from gramloop.report.figures.charts import gain_chart, severity_heat
 from gramloop.report.figures.diagnostic import Diagnosed, diagnostic, drift_maps
 from gramloop.report.figures.pictures import (
     ComparedImage,
-    ShownImages,
     choose,
     kept_images,
     parse_exemplar,
@@ -393,7 +392,7 @@ def test_kept_images_have_their_own_scores(loaded):
     for image in kept:
         counts = counts_of(stored(run, image.condition.key).methods[BASELINE])[image.position]
         expected = mean_iou(counts)
-        assert run.task.image_score(image.rows[BASELINE], run.categories) == pytest.approx(
+        assert run.task.image_score(image.rows[BASELINE], run.plan.classes) == pytest.approx(
             expected, rel=1e-12
         )
 
@@ -406,9 +405,8 @@ def stored(run: Run, key: str) -> StoredCondition:
 
 def test_label_maps_of_a_row_are_those_that_were_counted(loaded):
     run = next(each for each in loaded.runs if each.plan.task == "semantic")
-    images = ShownImages(run)
     for image in kept_images(run, ["gramloop"])[:3]:
-        row = images.compared(image, ["gramloop"], "because")
+        row = image.compared(["gramloop"], "because")
         for version, method in zip(row.predictions, (BASELINE, "gramloop"), strict=True):
             intersection = counts_of(stored(run, image.condition.key).methods[method])[image.position, 0]
             right = (version.labels == row.truth.labels) & (row.truth.labels != NO_CLASS)

@@ -19,8 +19,6 @@ from gramloop.report.figures.diagnostic import diagnostic, drift_maps
 from gramloop.report.figures.pictures import (
     ComparedImage,
     KeptImage,
-    ShownImages,
-    image_gain,
     kept_images,
     qualitative,
 )
@@ -131,7 +129,7 @@ def impulse_figure(key: str, output: Output, made: Context) -> Named:
     for each in output.rows:
         run = made.runs[each.evaluation]
         kept = _kept(run, output.method, each.condition, each.image or output.image)
-        rows.append(ShownImages(run).diagnosed(kept, output.method, f"severity {kept.condition.severity}"))
+        rows.append(kept.diagnosed(output.method, f"severity {kept.condition.severity}"))
     title, high = f"Image {output.image}", output.drift or drift_end(drift_maps(rows))
     yield f"{key}-last", diagnostic(rows[-1:], f"{title}, {rows[-1].label}", high)
     if len(rows) > 1:
@@ -161,13 +159,13 @@ def _compared(run: Run, method: str, row: ImageRow) -> ComparedImage:
         kept, why = _kept(run, method, row.condition, row.image), "chosen"
     else:
         images = kept_images(run, [method], row.condition or "*")
-        gains = [image_gain(run, each, method) for each in images]
+        gains = [each.gain(method) for each in images]
         if not np.isfinite(gains).any():
             raise GramLoopError(
                 f"{run.name} keeps no pictures under {row.condition or 'any condition'}; give it pictures: N"
             )
         kept, why = images[int(np.nanargmax(gains))], "largest gain of the images kept"
-    return ShownImages(run).compared(kept, [method], f"{run.name} · {kept.place} · {why}")
+    return kept.compared([method], f"{run.name} · {kept.place} · {why}")
 
 
 _TABLES: dict[str, Callable[[str, Output, Context], PaperTable | Iterable[PaperTable]]] = {

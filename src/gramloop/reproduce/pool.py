@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -113,7 +113,7 @@ class PooledRunner:
     device: str | None = None
     prepare: int = 0
     _open: tuple[str, Runner] | None = field(default=None, init=False)
-    _model: tuple[str, Predictor[Prediction]] | None = field(default=None, init=False)
+    _model: tuple[object, Predictor[Prediction]] | None = field(default=None, init=False)
 
     def run(
         self,
@@ -151,9 +151,7 @@ class PooledRunner:
 
     def _load(self, plan: Plan, workload: Workload, device: str | None) -> Predictor[Prediction]:
         """The model of a plan; the one that is loaded, where it is the same."""
-        key = json.dumps(
-            [plan.task, asdict(plan.model), {str(k): v for k, v in plan.categories.items()}], sort_keys=True
-        )
+        key = plan.task, plan.model, dict(plan.categories)
         if self._model is None or self._model[0] != key:
             self._model = None
             release_memory(torch.device(self.device or self.workload.device))

@@ -120,7 +120,7 @@ class Output(_Entry, frozen=True):
     """A table or a figure; its layout decides which of the other fields it needs and takes.
 
     Args:
-        layout: one of `LAYOUTS`.
+        layout: one of `OUTPUT_LAYOUTS`.
         title: above it.
         method: compared with the baseline.
         methods: all that are shown.
@@ -163,8 +163,8 @@ class Output(_Entry, frozen=True):
 
     def check(self, name: str) -> None:
         """Refuse fields that the layout lacks or does not take."""
-        _check_name(self.layout, LAYOUTS, f"the layout of the output {name}")
-        needed, optional = LAYOUTS[self.layout]
+        _check_name(self.layout, OUTPUT_LAYOUTS, f"the layout of the output {name}")
+        needed, optional = OUTPUT_LAYOUTS[self.layout]
         empty = Output(self.layout, self.title)
         for field in self.__struct_fields__:
             given, word = getattr(self, field) != getattr(empty, field), ""
@@ -176,7 +176,7 @@ class Output(_Entry, frozen=True):
                 raise GramLoopError(f"the output {name} {word} {field}; its layout is {self.layout}")
 
 
-LAYOUTS: Mapping[
+OUTPUT_LAYOUTS: Mapping[
     str, tuple[Sequence[str], Sequence[str]]
 ] = {  # fields that each needs, and others that it takes
     "methods": (("methods", "columns"), ()),

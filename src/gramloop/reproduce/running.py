@@ -110,14 +110,9 @@ class Reproduction:
             parts = [pooled_part(name, part) for name, each in opened.items() for part in each.parts]
             costs = []
             for name, methods in self._untimed().items():
-                if name not in stores or methods - {each.name for each in stores[name].plan.methods}:
-                    plan = self.plan(name, self.recipe.evaluations[name].methods)
-                    stores.setdefault(name, Store(self.out / name, plan))
-                else:
-                    plan = stores[name].plan
-                timed = [
-                    each for each in plan.methods if each.name in methods
-                ]  # with the windows of the plan
+                plan = self.plan(name, self.recipe.evaluations[name].methods)
+                stores.setdefault(name, Store(self.out / name, plan))
+                timed = [each for each in plan.methods if each.name in methods]
                 costs.append(cost_part(name, timed, wanted[name].time_images))
             if not stores:  # costs alone were asked for, and are known
                 return

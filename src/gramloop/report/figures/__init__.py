@@ -17,7 +17,6 @@ from gramloop.report.figures.charts import (
 )
 from gramloop.report.figures.pictures import (
     KeptImage,
-    ShownImages,
     kept_images,
     parse_exemplar,
     prediction_figures,
@@ -82,7 +81,7 @@ def draw_figures(
         result.add("consistency", _consistency(run), pdf, failure)
         if images := kept[run.name]:
             named = [image for each in wanted for image in images if image.is_called(*each)]
-            drawn = prediction_figures(ShownImages(run), methods, images, named)
+            drawn = prediction_figures(run, methods, images, named)
             failure = f"Figures with images of {run.name} are left out"
             result.add(first, drawn, pdf, failure, photograph=True)
     result.remarks = list(dict.fromkeys(result.remarks))

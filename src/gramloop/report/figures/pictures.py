@@ -15,15 +15,13 @@ from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import Unit, condition_of
-from gramloop.evaluate.provenance import PlannedImages
-from gramloop.evaluate.rows import CLEAN_PREFIX, KeptMaps, maps_of
+from gramloop.evaluate.rows import CLEAN_PREFIX, maps_of
 from gramloop.evaluate.store import Store, UnusableFile
 from gramloop.report.figures.diagnostic import Diagnosed
 from gramloop.report.run import Run
 from gramloop.tasks.base import AnyTask
 from gramloop.tasks.detection import PICTURE_SCORE
 from gramloop.tasks.prediction import Changes, DrawStyle, Prediction, mark_changes
-from gramloop.util.files import load_checksums
 from gramloop.util.plotting import (
     FULL,
     LEGEND_LINE,
@@ -138,8 +136,9 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True)
 class KeptImage:
-    """One image under one condition, with a stored row for every method."""
+    """One image of an evaluation under one condition, with a stored row for every method."""
 
+    run: Run
     condition: Condition
     position: int
     image_id: str
@@ -154,9 +153,40 @@ class KeptImage:
         """Whether a reader means it, by the image's id or position."""
         return self.condition.key == condition and image in (self.image_id, str(self.position))
 
-    def maps(self, method: str) -> KeptMaps | None:
-        """The replay's maps."""
-        return maps_of(self.rows[method])
+    def gain(self, method: str) -> float:
+        """What a method gains over the baseline on it."""
+        score, classes = self.run.task.image_score, self.run.plan.classes
+        return score(self.rows[method], classes) - score(self.rows[BASELINE], classes)
+
+    def record(self) -> Record:
+        """The image with its truth; an error if the set is gone or is another."""
+        key = self.condition.key
+        record = self.run.data.data(key)[self.position]
+        if str(record.image_id) != self.image_id:
+            raise GramLoopError(
+                f"image {self.position} of {key} is {record.image_id} now, and was {self.image_id}"
+            )
+        refuse_change(record)
+        return record
+
+    def diagnosed(self, method: str, label: str) -> Diagnosed:
+        """A row of the diagnostic figure; the image must keep the method's maps."""
+        maps = maps_of(self.rows[method])
+        assert maps is not None
+        return Diagnosed(label, self.record().image(), maps.last_drift, maps.last_gate, maps.post_drift)
+
+    def compared(self, methods: Sequence[str], title: str) -> ComparedImage:
+        """A row of the figure of predictions."""
+        plan, task, record = self.run.plan, self.run.task, self.record()
+        names = (BASELINE, *methods)
+        found = [each for name in names if (each := task.decode(self.rows[name])) is not None]
+        if plan.label_free:
+            truth = task.decode(self.rows[methods[0]], f"{CLEAN_PREFIX}picture")
+        else:
+            truth = task.as_prediction(task.read_truth(record))
+        if truth is None or len(found) < len(names):
+            raise GramLoopError(f"image {self.image_id} of {self.condition} keeps no picture")
+        return ComparedImage(title, record.image(), task, truth, tuple(found), plan.categories)
 
 
 def kept_images(run: Run, names: Sequence[str], only: str = "*") -> list[KeptImage]:
@@ -194,76 +224,28 @@ def kept_images(run: Run, names: Sequence[str], only: str = "*") -> list[KeptIma
             continue
         for position in sorted(set.intersection(*(set(each) for each in kept.values()))):
             named = {name: each[position] for name, each in kept.items()}
-            found.append(KeptImage(condition_of(key), position, named[BASELINE]["image_id"], named))
+            found.append(KeptImage(run, condition_of(key), position, named[BASELINE]["image_id"], named))
     return found
 
 
-class ShownImages:
-    """The images of a run that figures show, opened when first needed."""
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
-        self._images: PlannedImages | None = None
-
-    def record(self, kept: KeptImage) -> Record:
-        """The image with its truth; an error if the set is gone or is another."""
-        key = kept.condition.key
-        if self._images is None:
-            load_checksums(self.run.folder)
-            self._images = PlannedImages(self.run.plan)
-        record = self._images.data(key)[kept.position]
-        if str(record.image_id) != kept.image_id:
-            raise GramLoopError(
-                f"image {kept.position} of {key} is {record.image_id} now, and was {kept.image_id}"
-            )
-        refuse_change(record)
-        return record
-
-    def diagnosed(self, kept: KeptImage, method: str, label: str) -> Diagnosed:
-        """A row of the diagnostic figure; the image must keep the method's maps."""
-        maps = kept.maps(method)
-        assert maps is not None
-        return Diagnosed(label, self.record(kept).image(), maps.last_drift, maps.last_gate, maps.post_drift)
-
-    def compared(self, kept: KeptImage, methods: Sequence[str], title: str) -> ComparedImage:
-        """A row of the figure of predictions."""
-        task, record = self.run.task, self.record(kept)
-        names = (BASELINE, *methods)
-        found = [each for name in names if (each := task.decode(kept.rows[name])) is not None]
-        if self.run.plan.label_free:
-            truth = task.decode(kept.rows[methods[0]], f"{CLEAN_PREFIX}picture")
-        else:
-            truth = task.as_prediction(task.read_truth(record))
-        if truth is None or len(found) < len(names):
-            raise GramLoopError(f"image {kept.image_id} of {kept.condition} keeps no picture")
-        return ComparedImage(title, record.image(), task, truth, tuple(found), self.run.plan.categories)
-
-
 def prediction_figures(
-    images: ShownImages, methods: Sequence[str], kept: Sequence[KeptImage], chosen: Sequence[KeptImage]
+    run: Run, methods: Sequence[str], kept: Sequence[KeptImage], chosen: Sequence[KeptImage]
 ) -> Iterator[tuple[str, CaptionedFigure]]:
     """Baseline and methods in the images that the reader chose, or in the best, the worst and a typical one of the first."""
-    run = images.run
     if run.changes_only:
         return
     pairs = [(image, "chosen by the reader") for image in {each.place: each for each in chosen}.values()]
     if not pairs:
         shifted = [image for image in kept if image.condition.name != "clean"] or list(kept)
-        gains = {index: image_gain(run, image, methods[0]) for index, image in enumerate(shifted)}
+        gains = {index: image.gain(methods[0]) for index, image in enumerate(shifted)}
         unit = f"points of {run.task.metrics[0]}" + " with the clean prediction" * run.plan.label_free
         pairs = [(shifted[index], why) for index, why in choose(gains, unit).items()]
-    rows = [images.compared(image, methods, f"{why} · {image.place}") for image, why in pairs[:_MOST_ROWS]]
+    rows = [image.compared(methods, f"{why} · {image.place}") for image, why in pairs[:_MOST_ROWS]]
     if rows:
         truth = "clean prediction" if run.plan.label_free else "annotation"
         title = f"Predictions of {', '.join((BASELINE, *methods[:-1]))} and {methods[-1]}"
         drawn = qualitative(rows, title, (BASELINE, *methods), truth)
         yield f"{run.key}-predictions", drawn.of(run.name)
-
-
-def image_gain(run: Run, image: KeptImage, method: str) -> float:
-    """What a method gains over the baseline on one image."""
-    after, before = (run.task.image_score(image.rows[name], run.categories) for name in (method, BASELINE))
-    return after - before
 
 
 def choose(gains: Mapping[Key, float], unit: str) -> dict[Key, str]:
