@@ -40,7 +40,7 @@ class ReportOptions:
         metavar="CONDITION:IMAGE",
     )
     workers: int | None = option(
-        "processes; all cores, up to 8, for large results by default", None, metavar="N", limits=(1, 4096)
+        "processes; all cores, up to 4, for large results by default", None, metavar="N", limits=(1, 4096)
     )
     pdf: bool = option("figures as PNG alone", True)
 

@@ -176,9 +176,8 @@ class Output(_Entry, frozen=True):
                 raise GramLoopError(f"the output {name} {word} {field}; its layout is {self.layout}")
 
 
-OUTPUT_LAYOUTS: Mapping[
-    str, tuple[Sequence[str], Sequence[str]]
-] = {  # fields that each needs, and others that it takes
+# the fields that each layout needs, and others that it takes
+OUTPUT_LAYOUTS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
     "methods": (("methods", "columns"), ()),
     "intervals": (("method", "evaluations"), ()),
     "partitions": (("method", "evaluation"), ("lists",)),
