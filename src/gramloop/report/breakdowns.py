@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.data.suites import Condition, display_name
-from gramloop.evaluate.methods import BASELINE
+from gramloop.evaluate.methods import BASELINE, Method
 from gramloop.evaluate.plan import trajectories_of
 from gramloop.evaluate.results import measures_gain, metrics_of
 from gramloop.metrics.segmentation import QUALITIES
@@ -26,8 +26,6 @@ from gramloop.report.tables import (
     robustness_of,
 )
 from gramloop.util.table import ABSENT, Cell, Column, Table
-
-PLACES = {"end": "Loop end", "final": "Final layer"}
 
 _NUMBERS = {1: "One", 2: "Two", 3: "Three", 4: "Four", 5: "Five"}
 
@@ -163,18 +161,13 @@ def placements_table(run: Run, group: Sequence[Run]) -> Table | None:
     if len(varied) < 2:
         return None
     base = run.score(BASELINE) if BASELINE in run.methods else None
-    shown = [(ABSENT, ABSENT, BASELINE, run)] if BASELINE in run.methods else []
-    for replay, (name, peer) in varied.items():
-        gate = PLACES.get(str(replay.gate_at), f"Block {replay.gate_at}")
-        shown.append((gate, PLACES[replay.update_at], name, peer))
-    clean = clean_coco_of(run, group)
-    rows: list[tuple[Cell, ...]] = []
-    for gate, update, name, peer in shown:
+    shown = [(BASELINE, run)] if BASELINE in run.methods else []
+    clean, rows = clean_coco_of(run, group), list[tuple[Cell, ...]]()
+    for name, peer in (*shown, *varied.values()):
         score = peer.score(name)
         gain = None if name == BASELINE else points_between(score, base)
-        rows.append(
-            (gate, update, name, score, gain, *((robustness_of(peer, clean)[name],) if clean else ()))
-        )
+        robust = (robustness_of(peer, clean)[name],) if clean else ()
+        rows.append((*places_of(peer.method(name)), name, score, gain, *robust))
     return Table(
         f"Placement of gate and update, {run.name}",
         (
@@ -189,6 +182,14 @@ def placements_table(run: Run, group: Sequence[Run]) -> Table | None:
         key=f"{run.key}-placement",
         caption="Where drift is measured and where the accepted step is applied; all else is equal.",
     )
+
+
+def places_of(method: Method) -> tuple[str, str]:
+    """Where a replay measures drift and where it applies the step; dashes for other methods."""
+    replay, names = method.replay, {"end": "Loop end", "final": "Final layer"}
+    if replay is None:
+        return ABSENT, ABSENT
+    return names.get(str(replay.gate_at), f"Block {replay.gate_at}"), names[replay.update_at]
 
 
 def _images(run: Run) -> tuple[object, ...]:

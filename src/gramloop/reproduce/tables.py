@@ -19,7 +19,7 @@ from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.store import Store, read_condition
 from gramloop.metrics.bootstrap import REPLICATES, SEED, Interval
 from gramloop.metrics.scores import effective_robustness
-from gramloop.report.breakdowns import PLACES, ClassGains, class_gains, means_of_family
+from gramloop.report.breakdowns import ClassGains, class_gains, means_of_family, places_of
 from gramloop.report.run import Run
 from gramloop.report.stats import compare_methods
 from gramloop.reproduce.recipe import Output, Recipe
@@ -254,10 +254,7 @@ def paper_placement(key: str, output: Output, made: Context) -> PaperTable:
     printed, rows, notes = made.recipe.numbers(key), [], []
     for name in output.methods:
         run = made.run_with(name, output.evaluations)
-        replay = None if run is None else run.method(name).replay
-        places = (ABSENT, ABSENT)
-        if replay is not None:
-            places = PLACES.get(str(replay.gate_at), f"Block {replay.gate_at}"), PLACES[replay.update_at]
+        places = (ABSENT, ABSENT) if run is None else places_of(run.method(name))
         values = [made.score(output.evaluations, name)]
         values += [made.score(output.evaluations, name, output.clean)] if output.clean else []
         rows.append(PaperRow(places, values, printed.get(name)))
