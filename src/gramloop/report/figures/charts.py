@@ -134,12 +134,13 @@ def severity_heat(
 def _draw_heat(names: Sequence[str], columns: Sequence[str], values: NDArray[np.float64], label: str) -> Any:
     from matplotlib.colors import Normalize
 
-    several, many = values.shape[1] > 1, len(names) > 1
+    several, many = (
+        values.shape[1] > 1,
+        len(names) > 1,
+    )  # the mean of a row or column that lacks a value is nan
     labels = [*map(display_name, names), *["mean"] * many]
     table = np.column_stack([values, values.mean(axis=1)]) if several else values
-    table = (
-        np.vstack([table, table.mean(axis=0)]) if many else table
-    )  # a mean that lacks a value would mislead
+    table = np.vstack([table, table.mean(axis=0)]) if many else table
     margin = max(text_width(label, 6.5) for label in labels) + 0.12
     width = COLUMN if several else min(COLUMN, margin + _NARROW)
     top = _HEAT_TOP if several else _HEAT_TOP / 2
