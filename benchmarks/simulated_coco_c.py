@@ -192,10 +192,8 @@ def bootstrap(size: Size, replicates: int = REPLICATES) -> str:
     from gramloop.report.load import load_runs, report_workers
     from gramloop.report.stats import resample
 
-    workers = report_workers([size.results])
-    drawn = resample(
-        load_runs([size.results], workers=workers).runs[0], "images", replicates=replicates, workers=workers
-    )
+    run = load_runs([size.results]).runs[0]
+    drawn = resample(run, "images", replicates=replicates, workers=report_workers([run.plan]))
     return f"gain {mean_interval([drawn.difference('gramloop', 'baseline')], drawn.units)}"
 
 

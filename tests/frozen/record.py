@@ -62,9 +62,6 @@ DROPPED_COLUMNS = {"seconds", "observed", "memory", "time"}
 # Not in the record: the interval that decides. What it decides is compared nowhere, for one rule replaced several.
 DROPPED_COLUMNS |= {"deciding estimate", "deciding low", "deciding high"}
 DECIDED_COLUMNS = re.compile(r"verdict|against .*")
-# Tables that are made no longer. Scores and gains of placements are recorded in main.csv too, those of methods against
-# each other in *-pairs.csv, and every metric of a condition, panoptic qualities among them, in results.csv.
-RETIRED = ("*-placement.csv", "*-matrix.csv", "*-metrics.csv", "*-qualities.csv")
 DROPPED_KEYS = {
     "at", "backbone", "begun", "data", "date", "file", "files", "found by", "hash", "host", "memory", "plan", "seconds", "sha256",
     "source sha256", "subject", "version", "versions",

@@ -6,7 +6,6 @@ import csv
 import difflib
 import json
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 from functools import cache
 from itertools import zip_longest
 from pathlib import Path
@@ -39,10 +38,6 @@ def recorded(case: record.Case) -> dict[str, str]:
     }
 
 
-def retired(name: str) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in record.RETIRED)
-
-
 @pytest.mark.parametrize(
     "case",
     [pytest.param(case, id=case.name, marks=[pytest.mark.slow] * case.slow) for case in record.CASES],
@@ -50,7 +45,7 @@ def retired(name: str) -> bool:
 def test_a_case_produces_what_it_did(case: record.Case, tmp_path: Path):
     record.run_case(case, tmp_path / "run")
     found, expected = (
-        {name: record.results_only(name, text) for name, text in texts.items() if not retired(name)}
+        {name: record.results_only(name, text) for name, text in texts.items()}
         for texts in (record.kept(case, tmp_path / "run"), recorded(case))
     )
     assert expected, f"nothing is recorded for {case.name}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gramloop.report.answers import method_gain
-from gramloop.report.breakdowns import cost_table
+from gramloop.report.breakdowns import cost_table, placements_table
 from gramloop.report.stats import compare_methods
 from gramloop.report.tables import gains_table, main_results
 from gramloop.util.table import Table
@@ -40,6 +40,18 @@ def test_main_results_with_effective_robustness() -> None:
 def test_without_clean_coco_there_is_no_effective_robustness() -> None:
     table = main_results((coco_o_runs()[0],))
     assert [row[1] for row in table.rows] == ["mAP"]
+
+
+def test_placement() -> None:
+    shifted, clean = coco_o_runs()
+    table = placements_table(shifted, (shifted, clean))
+    assert table is not None
+    rows = {row[2]: row for row in (shown(table, place) for place in range(len(table.rows)))}
+    for name, place in PLACES.items():
+        assert [rows[name][3], rows[name][5]] == [f"{value:.3f}" for value in PAPER["placement"][place]]
+    assert rows["loop-loop"][:2] == ["Loop end", "Loop end"]
+    assert rows["final-final"][:2] == ["Final layer", "Final layer"]
+    assert rows["gramloop"][:2] == ["Final layer", "Loop end"]
 
 
 @pytest.mark.parametrize("suite", SUITES)

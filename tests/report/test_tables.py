@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from gramloop.data.suites import Condition, find_suite
-from gramloop.report.breakdowns import class_tables, cost_table, every_condition, family_means
+from gramloop.report.breakdowns import (
+    class_tables,
+    cost_table,
+    every_condition,
+    every_metric,
+    family_means,
+    placements_table,
+)
 from gramloop.report.load import load_runs
 from gramloop.report.run import Run
 from gramloop.report.tables import main_results
@@ -48,6 +55,17 @@ def test_a_missing_condition_empties_its_means_and_no_others(tmp_path: Path) -> 
     assert class_tables(run, "gramloop") == ()
 
 
+def test_every_metric_of_detections(tmp_path: Path) -> None:
+    write_store(tmp_path / "r", make_plan(task="detection"))
+    (run,) = load_runs([tmp_path / "r"]).runs
+    table = every_metric(run)
+    assert table is not None
+    assert [column.key for column in table.columns[2:]] == ["AP", "AP50", "AP75", "APs", "APm", "APl"]
+    assert len(table.rows) == 12
+    assert table.cell_text(1, 2) == "100.000"
+    assert table.cell_text(1, 4 + 1) == "–"  # no small object in the truth
+
+
 def test_a_class_in_some_labels_only_is_counted_and_left_out() -> None:
     run = Run(
         "x",
@@ -70,6 +88,20 @@ def test_a_class_in_some_labels_only_is_counted_and_left_out() -> None:
         "Of 1 classes 1 improve under gramloop and 0 lose.",
         "1 classes are in the labels of some conditions only, and not in this table.",
     )
+
+
+def test_placement_over_two_folders(tmp_path: Path) -> None:
+    write_store(tmp_path / "a", make_plan())
+    write_store(tmp_path / "b", make_plan(methods=["baseline", "loop-loop"]))
+    (group,) = load_runs([tmp_path]).groups
+    table = placements_table(group[0], group)
+    assert table is not None
+    assert [row[:3] for row in table.rows] == [
+        ("–", "–", "baseline"),
+        ("Final layer", "Loop end", "gramloop"),
+        ("Loop end", "Loop end", "loop-loop"),
+    ]
+    assert placements_table(group[0], group[:1]) is None  # one placement compares with nothing
 
 
 def test_without_times_alone_there_are_blocks_and_no_time(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_the_price_is_known_without_weights(tmp_path: Path, capsys: pytest.Captu
         ),
         (
             "title: x\nmodels: {}\ndata: {}\nevaluations: {}\noutputs: {a: {layout: classes, title: x}}\n",
-            "outputs.*method",
+            "output a needs method",
         ),
     ],
     ids=["unknown key", "not YAML", "unknown layout", "missing field"],

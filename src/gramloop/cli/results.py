@@ -40,7 +40,7 @@ class ReportOptions:
         metavar="CONDITION:IMAGE",
     )
     workers: int | None = option(
-        "processes; all cores, up to 8, for large results by default", None, metavar="N", limits=(1, 4096)
+        "processes; all cores, up to 4, for large results by default", None, metavar="N", limits=(1, 4096)
     )
     pdf: bool = option("figures as PNG alone", True)
 
@@ -57,15 +57,13 @@ class ReportOptions:
 )
 def report_command(options: ReportOptions) -> CommandResult:
     """Write the report and print its answers."""
-    from gramloop.report.write import check_folder, read_document, report_files, write_report
-    from gramloop.util.progress import progress_bar
+    from gramloop.report.write import check_folder, read_document, write_report
 
     check_folder(options.out)
     over: tuple[Any, ...] = (options.bootstrap,) if options.bootstrap != "both" else ("families", "images")
     drawn: Any = {"exemplars": options.exemplar, "pdf": options.pdf, "workers": options.workers}
     document = read_document(options.results, options.out, over=over, **drawn)
-    with progress_bar("writing", len(report_files(document))) as advance:
-        page = write_report(document, options.out, advance)
+    page = write_report(document, options.out)
     for answer in document.answers:
         print_answer(answer)
     if document.warnings:

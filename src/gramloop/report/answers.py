@@ -21,22 +21,19 @@ from gramloop.evaluate.answer import (
     short_path,
 )
 from gramloop.evaluate.methods import BASELINE
-from gramloop.report.load import count_conditions, load_runs, report_workers
+from gramloop.report.load import load_runs
 from gramloop.report.run import Run
 from gramloop.report.stats import Evidence, compare_methods, deciding
+from gramloop.report.tables import clean_run
 from gramloop.util.files import file_digest
-from gramloop.util.progress import progress_bar
 
 _TIME_STEP = 0.05  # times that differ by less are noise
 
 
 def read_answers(folders: Sequence[Path | str], workers: int | None = None) -> list[Answer]:
     """The answers of folders of `gramloop evaluate`, with intervals over families of shifts."""
-    places = [Path(folder) for folder in folders]
-    many = report_workers(places, workers)
-    with progress_bar("reading", count_conditions(places)) as advance:
-        runs = load_runs(places, advance, many).runs
-    return answers_of(runs, compare_methods(runs, workers=many))
+    runs = load_runs([Path(folder) for folder in folders], workers).runs
+    return answers_of(runs, compare_methods(runs, workers=workers))
 
 
 def answers_of(runs: Sequence[Run], evidence: Sequence[Evidence], folder: Path | None = None) -> list[Answer]:
@@ -62,7 +59,7 @@ def answers_of(runs: Sequence[Run], evidence: Sequence[Evidence], folder: Path |
 def _answer(run: Run, evidence: Evidence | None, runs: Sequence[Run]) -> Answer:
     if evidence is None or not run.complete:
         return Answer(run.name, _no_answer(run), run.metric)
-    clean = _clean_run(run, runs)
+    clean = clean_run(run, runs) if run.shifted and not run.plan.label_free else None
     gains = tuple(method_gain(evidence, name, clean) for name in evidence.ranked if name != BASELINE)
     chosen = recommended(evidence)
     scope = "under shift" if run.shifted else "on clean images"
@@ -125,14 +122,6 @@ def _no_answer(run: Run) -> str:
     if BASELINE not in run.methods:
         return "No answer: the baseline was not evaluated, so there is nothing to compare with."
     return "No answer: the baseline is the only method that was evaluated."
-
-
-def _clean_run(run: Run, runs: Sequence[Run]) -> Run | None:
-    """The evaluation of the same task on the clean images, if it is complete."""
-    if not run.shifted or run.plan.label_free:
-        return None
-    same = (each for each in runs if not each.shifted and each.complete and each.suite.base == run.suite.base)
-    return next((each for each in same if each.plan.task == run.plan.task), None)
 
 
 def _notes(evidence: Evidence, chosen: str) -> Iterator[str]:

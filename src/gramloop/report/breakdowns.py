@@ -1,21 +1,31 @@
-"""The folded tables: means by shift, classes, Gram consistency, what methods cost, and every single condition."""
+"""The folded tables: means by shift, placements, classes, Gram consistency, cost, and every condition and metric."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gramloop.data.suites import Condition, display_name
-from gramloop.evaluate.methods import BASELINE
+from gramloop.evaluate.methods import BASELINE, Method
 from gramloop.evaluate.plan import trajectories_of
-from gramloop.evaluate.results import measures_gain
+from gramloop.evaluate.results import measures_gain, metrics_of
+from gramloop.metrics.segmentation import QUALITIES
+from gramloop.replay.config import ReplayConfig
 from gramloop.report.run import Run
-from gramloop.report.tables import TEXT, method_table
-from gramloop.util.table import Cell, Column, Table
+from gramloop.report.tables import (
+    SCORE_DIGITS,
+    TEXT,
+    clean_coco_of,
+    method_table,
+    points_between,
+    robustness_of,
+)
+from gramloop.util.table import ABSENT, Cell, Column, Table
 
 _NUMBERS = {1: "One", 2: "Two", 3: "Three", 4: "Four", 5: "Five"}
 
@@ -24,7 +34,7 @@ def family_means(run: Run) -> Table | None:
     """Means over the severities of every shift, and the macro mean once everything is there; None without shifts."""
     if not run.shifted:
         return None
-    found = {family: _family_means(run, family) for family in run.families}
+    found = {family: means_of_family(run, family) for family in run.families}
     rows = [((display_name(name, capital=True),), scores) for name, scores in found.items()]
     rows.append((("Macro mean",), {method: run.score(method) for method in run.methods}))
     notes = [] if run.complete else ["Where a condition is missing there is no mean over it."]
@@ -51,13 +61,16 @@ def family_means(run: Run) -> Table | None:
     )
 
 
-def _family_means(run: Run, family: str) -> dict[str, float | None]:
-    """Of each method; None where a condition is missing, for a mean over the rest would mislead."""
+def means_of_family(run: Run, family: str) -> dict[str, float | None]:
+    """The mean over the severities of a shift by method."""
     members = [condition for condition in run.shifted if condition.family == family]
-    values = {method: [run.scores(method).get(one, np.nan) for one in members] for method in run.methods}
-    return {
-        method: float(np.mean(each)) if np.isfinite(each).all() else None for method, each in values.items()
-    }
+    scores = {method: run.scores(method) for method in run.methods}
+    return {method: _mean([each.get(one, np.nan) for one in members]) for method, each in scores.items()}
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    """None where one is missing, for a mean over the rest would mislead."""
+    return float(np.mean(values)) if np.isfinite(values).all() else None
 
 
 def _gains(scores: Mapping[str, float | None], method: str) -> bool:
@@ -88,6 +101,100 @@ def every_condition(run: Run) -> Table:
         key=f"{run.key}-conditions",
         caption=f"{run.metric} in percent; excluded images count for no method.",
     )
+
+
+def every_metric(run: Run) -> Table | None:
+    """All metrics of every condition and method; None where there is but one metric."""
+    metrics = metrics_of(run.plan)
+    if len(metrics) == 1:
+        return None
+    scores = (Column(name, digits=SCORE_DIGITS) for name in metrics)
+    return Table(
+        f"{run.name}, every metric",
+        (Column("condition", "Condition", TEXT), Column("method", "Method", TEXT), *scores),
+        [
+            (result.condition.key, method, *(result.scores[method][name] for name in metrics))
+            for result in run.results
+            for method in run.methods
+        ],
+        ("A dash stands where the truth holds no such object.",) if run.plan.categories else (),
+        key=f"{run.key}-metrics",
+        caption="Means over images. Shares within a factor (delta) are in percent, higher is better; AbsRel, RMSE in metres, "
+        "log10 and SILog times 100 are errors, lower is better."
+        if run.task.aligns
+        else "In percent, higher is better.",
+    )
+
+
+def quality_table(run: Run) -> Table | None:
+    """Panoptic quality in its parts, of things and of stuff; None of another task, and while incomplete."""
+    if run.plan.task != "panoptic" or not run.complete:
+        return None
+    means = {
+        metric: {name: _mean([one.scores[name][metric] for one in run.averaged]) for name in run.methods}
+        for metric in metrics_of(run.plan)
+    }
+    what = ", as agreement with the clean prediction" * run.plan.label_free
+    return method_table(
+        f"{run.name}, panoptic quality in its parts",
+        (Column("group", "Categories", TEXT), Column("metric", "Metric", TEXT)),
+        run.methods,
+        zip(product(("all", "things", "stuff"), QUALITIES), means.values(), strict=True),
+        ("A dash stands where no such category was seen.",),
+        changes_only=lambda _: run.changes_only,
+        key=f"{run.key}-qualities",
+        caption=f"In percent, {run.scope}{what}. Of a category PQ = SQ x RQ: SQ is the mean overlap of the segments that "
+        "were found, RQ how many were (F1). Of the means over categories that product does not hold.",
+    )
+
+
+def placements_table(run: Run, group: Sequence[Run]) -> Table | None:
+    """Methods that differ in nothing but where drift is measured and the step applied; None without several."""
+    found: dict[ReplayConfig, dict[ReplayConfig, tuple[str, Run]]] = {}
+    for peer in group:
+        for name in peer.gated if _images(peer) == _images(run) else ():
+            replay = peer.method(name).replay
+            assert replay is not None
+            rest = replace(replay, gate_at="final", update_at="end")
+            found.setdefault(rest, {}).setdefault(replay, (name, peer))
+    varied = max(found.values(), key=len, default={})
+    if len(varied) < 2:
+        return None
+    base = run.score(BASELINE) if BASELINE in run.methods else None
+    shown = [(BASELINE, run)] if BASELINE in run.methods else []
+    clean, rows = clean_coco_of(run, group), list[tuple[Cell, ...]]()
+    for name, peer in (*shown, *varied.values()):
+        score = peer.score(name)
+        gain = None if name == BASELINE else points_between(score, base)
+        robust = (robustness_of(peer, clean)[name],) if clean else ()
+        rows.append((*places_of(peer.method(name)), name, score, gain, *robust))
+    return Table(
+        f"Placement of gate and update, {run.name}",
+        (
+            Column("gate", "Gate at", TEXT),
+            Column("update", "Update at", TEXT),
+            Column("method", "Method", TEXT),
+            Column("score", run.score_title, digits=SCORE_DIGITS),
+            Column("gain", "Δ", digits=SCORE_DIGITS, signed=True),
+            *((Column("robustness", "ER", digits=SCORE_DIGITS),) if clean else ()),
+        ),
+        rows,
+        key=f"{run.key}-placement",
+        caption="Where drift is measured and where the accepted step is applied; all else is equal.",
+    )
+
+
+def places_of(method: Method) -> tuple[str, str]:
+    """Where a replay measures drift and where it applies the step; dashes for other methods."""
+    replay, names = method.replay, {"end": "Loop end", "final": "Final layer"}
+    if replay is None:
+        return ABSENT, ABSENT
+    return names.get(str(replay.gate_at), f"Block {replay.gate_at}"), names[replay.update_at]
+
+
+def _images(run: Run) -> tuple[object, ...]:
+    plan = run.plan
+    return plan.suite, plan.task, dict(plan.data.contents), dict(plan.conditions)
 
 
 def cost_table(run: Run) -> Table | None:
@@ -212,22 +319,15 @@ class GramConsistency:
     sums: NDArray[np.float64]  # (conditions, 3): raw, uniform, gated
 
     @cached_property
-    def families(self) -> tuple[str, ...]:
-        """The shifts, in the order of the conditions."""
-        return tuple(dict.fromkeys(condition.family for condition in self.conditions))
-
-    @cached_property
-    def family_images(self) -> NDArray[np.int64]:  # (families,)
-        """Images of each shift, over its severities."""
-        return np.array([self.images[self._of(family)].sum() for family in self.families])
+    def families(self) -> dict[str, NDArray[np.bool_]]:
+        """The shifts in the order of the conditions, each with its conditions."""
+        owners = [condition.family for condition in self.conditions]
+        return {name: np.array([owner == name for owner in owners]) for name in dict.fromkeys(owners)}
 
     @cached_property
     def family_sums(self) -> NDArray[np.float64]:  # (families, 3)
         """Sums over the severities of each shift."""
-        return np.array([self.sums[self._of(family)].sum(axis=0) for family in self.families])
-
-    def _of(self, family: str) -> NDArray[np.bool_]:
-        return np.array([condition.family == family for condition in self.conditions])
+        return np.array([self.sums[own].sum(axis=0) for own in self.families.values()])
 
     @property
     def conditions_below(self) -> int:
@@ -270,11 +370,11 @@ def gram_consistency(run: Run) -> Iterator[GramConsistency]:
 def consistency_tables(run: Run) -> Iterator[Table]:
     """Each family's discrepancy as a share of the ungated replay's, for every gated method."""
     for found in gram_consistency(run):
-        families = zip(found.families, found.family_images, found.family_sums, strict=True)
+        families = zip(found.families.items(), found.family_sums, strict=True)
         rows: list[tuple[Cell, ...]] = [
             *(
-                (display_name(name, capital=True), int(images), *_ratios(sums))
-                for name, images, sums in families
+                (display_name(name, capital=True), int(found.images[own].sum()), *_ratios(sums))
+                for (name, own), sums in families
             ),
             ("All", int(found.images.sum()), *_ratios(found.sums.sum(axis=0))),
         ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,12 +18,15 @@ from gramloop.report.breakdowns import (
     consistency_tables,
     cost_table,
     every_condition,
+    every_metric,
     family_means,
+    placements_table,
+    quality_table,
 )
 from gramloop.report.load import LoadedRuns
 from gramloop.report.run import Run
 from gramloop.report.stats import Evidence
-from gramloop.report.tables import gains_table, main_results, pairs_table, relative_results
+from gramloop.report.tables import gains_table, main_results, matrix_table, pairs_table, relative_results
 from gramloop.util.json_files import read_json
 from gramloop.util.plotting import CaptionedFigure
 from gramloop.util.table import Table
@@ -40,7 +43,7 @@ class RenderedFigure:
     pdf: bytes | None
     alt: str  # the figure in words
     section: str = ""  # the key of the section it belongs to
-    dark: bytes | None = None  # the PNG for a dark page, of figures with photographs, whose colours must stay
+    photograph: bool = False  # its colours stay on a dark page
 
     @classmethod
     def of(
@@ -48,8 +51,7 @@ class RenderedFigure:
     ) -> RenderedFigure:
         """Render a figure."""
         files = drawn.png(), drawn.pdf() if pdf else None
-        dark = drawn.dark_png() if photograph else None
-        return cls(key, drawn.title, drawn.caption, *files, drawn.alt, section, dark)
+        return cls(key, drawn.title, drawn.caption, *files, drawn.alt, section, photograph)
 
 
 @dataclass(frozen=True)
@@ -103,8 +105,8 @@ def report_document(
         folder: Where the report will be written, for the lines that use its files.
     """
     sections = []
-    for key, title, text, make in _OUTLINE:
-        tables = tuple(table for table in make(loaded, evidence) if table is not None)
+    for key, title, text, made in _outline(loaded, evidence):
+        tables = tuple(table for table in made if table is not None)
         own = tuple(figure for figure in figures if figure.section == key)
         if tables or own:
             sections.append(Section(key, title, text, tables, own))
@@ -131,38 +133,46 @@ def _main(loaded: LoadedRuns, evidence: Sequence[Evidence]) -> Tables:
         yield relative_results(group, f"relative{end}")
     if evidence:
         yield gains_table(evidence)
+    yield from map(quality_table, loaded.runs)
 
 
 def _methods(loaded: LoadedRuns, evidence: Sequence[Evidence]) -> Tables:
-    return (pairs_table(each) for each in evidence if each.several)
+    for each in evidence:
+        if each.several:
+            yield matrix_table(each)
+            yield pairs_table(each)
+    found = (placements_table(run, group) for group in loaded.groups for run in group)
+    yield from {
+        table.rows: table for table in found if table is not None
+    }.values()  # peers give the same table
 
 
-def _classes(loaded: LoadedRuns, evidence: Sequence[Evidence]) -> Tables:
-    for run in loaded.runs:
+def _classes(runs: Sequence[Run]) -> Tables:
+    for run in runs:
         for method in run.compared:
             if method in run.gated:  # the others are there for comparison
                 yield from class_tables(run, method)
-
-
-def _of_runs(make: Callable[[Run], Tables]) -> Callable[[LoadedRuns, Sequence[Evidence]], Tables]:
-    """The tables of one run, for every run."""
-    return lambda loaded, _: (table for run in loaded.runs for table in make(run))
 
 
 _CONSISTENCY = (
     "The ungated replay accepts every step whole. The uniform one accepts, for every patch, the mean share that the gate "
     "would have accepted in this image. What is left between it and the gated one is the choice of patches."
 )
-_OUTLINE: tuple[tuple[str, str, str, Callable[[LoadedRuns, Sequence[Evidence]], Tables]], ...] = (
-    ("main", "Main results", "", _main),
-    ("methods", "Methods against each other", "", _methods),
-    ("severity", "By shift and severity", "", _of_runs(lambda run: (family_means(run),))),
-    ("classes", "Classes", "", _classes),
-    ("consistency", "Gram consistency at matched strength", _CONSISTENCY, _of_runs(consistency_tables)),
-    ("cost", "Cost", "", _of_runs(lambda run: (cost_table(run),))),
-    ("predictions", "Predictions", "", _of_runs(lambda _: ())),  # figures alone
-    ("conditions", "Every condition", "", _of_runs(lambda run: (every_condition(run),))),
-)
+
+
+def _outline(loaded: LoadedRuns, evidence: Sequence[Evidence]) -> Iterator[tuple[str, str, str, Tables]]:
+    """Key, title, text and tables of every section."""
+    runs = loaded.runs
+    yield "main", "Main results", "", _main(loaded, evidence)
+    yield "methods", "Methods against each other", "", _methods(loaded, evidence)
+    yield "severity", "By shift and severity", "", map(family_means, runs)
+    yield "classes", "Classes", "", _classes(runs)
+    matched = (table for run in runs for table in consistency_tables(run))
+    yield "consistency", "Gram consistency at matched strength", _CONSISTENCY, matched
+    yield "cost", "Cost", "", map(cost_table, runs)
+    yield "predictions", "Predictions", "", ()  # figures alone
+    every = (table for run in runs for table in (every_condition(run), every_metric(run)))
+    yield "conditions", "Every condition", "", every
 
 
 def _listed(words: Sequence[str] | Mapping[str, None]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,11 +24,11 @@ from gramloop.evaluate.store import (
 from gramloop.report.run import ConditionResults, Run
 from gramloop.tasks.loading import INPUT_SIZE
 from gramloop.util.processes import in_order, worker_count
+from gramloop.util.progress import tracked
 
 _POST_DRIFT = "post_drift"  # the column with the final drift of the accepted states
 _MANY = 20_000  # predictions: fewer are read before processes have started
 _MOST_WORKERS = 4  # by default; each holds a whole condition
-OnProgress = Callable[[str], None]  # called with what is being read, resampled, drawn or written
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,12 @@ class LoadedRuns:
     warnings: tuple[str, ...] = ()
 
 
-def load_runs(
-    folders: Sequence[Path], on_progress: OnProgress = lambda _: None, workers: int = 1
-) -> LoadedRuns:
+def load_runs(folders: Sequence[Path], workers: int | None = None) -> LoadedRuns:
     """Read results folders.
 
     Args:
         folders: Folders of ``gramloop evaluate``; a folder of results folders stands for those inside.
-        on_progress: Called after every condition.
-        workers: Processes.
+        workers: Processes; as many as are of use by default.
     """
     places = find_results(folders)
     plans = [plan_in(place) for place in places]
@@ -58,12 +55,11 @@ def load_runs(
         if key in first:
             raise GramLoopError(f"{first[key]} and {place} hold the same plan, {plan.hash}; give one of them")
         first[key] = place
-    runs = [
-        _read(name, place, plan, on_progress, workers)
-        for name, place, plan in zip(_names(places, plans), places, plans, strict=True)
-    ]
+    many = report_workers(plans, workers)
+    named = zip(_names(places, plans), places, plans, strict=True)
+    runs = tuple(_read(name, place, plan, many) for name, place, plan in named)
     groups, reasons = _grouped(runs)
-    return LoadedRuns(tuple(runs), groups, (*reasons, *(text for run in runs for text in _warnings(run))))
+    return LoadedRuns(runs, groups, (*reasons, *(text for run in runs for text in _warnings(run))))
 
 
 def find_results(folders: Sequence[Path]) -> list[Path]:
@@ -86,16 +82,10 @@ def results_in(folder: Path) -> list[Path]:
     return sorted(path.parent for path in folder.glob(f"*/{PLAN}")) if folder.is_dir() else []
 
 
-def count_conditions(folders: Sequence[Path]) -> int:
-    """How many conditions there are to read."""
-    return sum(len(plan_in(place).conditions) for place in find_results(folders))
-
-
-def report_workers(folders: Sequence[Path], asked: int | None = None) -> int:
+def report_workers(plans: Sequence[Plan], asked: int | None = None) -> int:
     """The processes asked for; otherwise as many as there are cores, up to 4, for large results."""
     if asked is not None:
         return worker_count(asked)
-    plans = [plan_in(place) for place in find_results(folders)]
     large = sum(plan.images * len(plan.methods) for plan in plans) >= _MANY
     return min(worker_count(None), _MOST_WORKERS) if large else 1
 
@@ -114,18 +104,14 @@ def _names(places: Sequence[Path], plans: Sequence[Plan]) -> list[str]:
     return names
 
 
-def _read(name: str, folder: Path, plan: Plan, on_progress: OnProgress, workers: int) -> Run:
-    results: list[ConditionResults] = []
-    missing: dict[str, str] = {}
+def _read(name: str, folder: Path, plan: Plan, workers: int) -> Run:
     calls = [(Store(folder, plan), key) for key in plan.conditions]
-    for key, found in zip(plan.conditions, in_order(_read_condition, calls, workers), strict=True):
-        if isinstance(found, str):
-            missing[key] = found
-        else:
-            results.append(found)
-        on_progress(f"{name} {key}")
+    read = tracked(in_order(_read_condition, calls, workers), f"reading {name}", len(calls))
+    found = dict(zip(plan.conditions, read, strict=True))
+    results = tuple(each for each in found.values() if not isinstance(each, str))
+    missing = {key: each for key, each in found.items() if isinstance(each, str)}
     times = {each.method: each.seconds for each in stored_costs(folder / COSTS)}
-    return Run(name, folder, plan, tuple(results), missing, times)
+    return Run(name, folder, plan, results, missing, times)
 
 
 def _read_condition(store: Store[Plan], key: str) -> ConditionResults | str:
@@ -175,29 +161,27 @@ def _drift(stored: StoredCondition) -> dict[str, NDArray[np.float64]]:
 def incomparable(first: Run, second: Run) -> str:
     """Why the numbers of two runs cannot be compared; an empty string if they can."""
     one, two = first.plan, second.plan
-    if one.versions != two.versions:
-        changed = [name for name in one.versions if one.versions[name] != two.versions.get(name)]
-        name = (changed or [name for name in two.versions if name not in one.versions])[0]
-        return f"they were made with {name} {one.versions.get(name, 'none')} and {two.versions.get(name, 'none')}"
+    settings = {method.name: method for method in one.methods}
+    changed = [each.name for each in two.methods if settings.get(each.name, each) != each]
+    values = [{**plan.versions, **_machine(plan)} for plan in (one, two)]
+    for name in dict.fromkeys((*values[0], *values[1])):
+        here, there = (each.get(name, "none") for each in values)
+        if here != there:
+            return f"they were made with {name} {here} and {there}"
     if _weights(one, two) != _weights(two, one):
         return "they are of models with other weights"
-    if one.batch != two.batch:
-        return f"they were made with batches of {one.batch} and {two.batch}"
-    for part in ("depth", "device", "threads"):
-        values = getattr(one.model, part), getattr(two.model, part)
-        if values[0] != values[1]:
-            return f"they were made with {part} {values[0]} and {values[1]}"
     if one.task == two.task and one.model.sizes != two.model.sizes:
         return "images were given to the model in other sizes"
-    if one.suite == two.suite and one.task == two.task and one.data.contents != two.data.contents:
+    if (one.suite, one.task) == (two.suite, two.task) and one.data.contents != two.data.contents:
         return "they are of other images"
     if one.truth != two.truth:
         return f"one is compared with {first.truth_words}, the other with {second.truth_words}"
-    settings = {method.name: method for method in one.methods}
-    for method in two.methods:
-        if settings.get(method.name, method) != method:
-            return f"the method {method.name} has other settings in each"
-    return ""
+    return f"the method {changed[0]} has other settings in each" if changed else ""
+
+
+def _machine(plan: Plan) -> dict[str, object]:
+    model = plan.model
+    return {"batch": plan.batch, "depth": model.depth, "device": model.device, "threads": model.threads}
 
 
 def _weights(plan: Plan, other: Plan) -> dict[str, str]:

@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 from gramloop.data.suites import Condition, Suite, find_suite
 from gramloop.evaluate.methods import BASELINE, Method
 from gramloop.evaluate.plan import Plan, condition_of
+from gramloop.evaluate.provenance import PlannedImages
 from gramloop.evaluate.results import metrics_of
 from gramloop.evaluate.rows import Failure
 from gramloop.mitigations.stack import replay_of, stack_scales
-from gramloop.tasks.base import AnyTask, Categories
+from gramloop.tasks.base import AnyTask
+from gramloop.util.files import load_checksums
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,11 @@ class Run:
         """The task of all predictions."""
         return self.plan.load_task()
 
-    @property
-    def categories(self) -> Categories:
-        """The classes that were scored."""
-        return Categories(self.plan.categories, frozenset(self.plan.things))
+    @cached_property
+    def data(self) -> PlannedImages:
+        """Its images; an error if the set is gone."""
+        load_checksums(self.folder)
+        return PlannedImages(self.plan)
 
     @property
     def key(self) -> str:

@@ -36,10 +36,11 @@ from gramloop.metrics.bootstrap import (
     verdict,
     widened,
 )
-from gramloop.report.load import OnProgress
+from gramloop.report.load import report_workers
 from gramloop.report.run import Run
 from gramloop.tasks.base import Rows
 from gramloop.util.processes import in_order
+from gramloop.util.progress import tracked
 
 Over = Literal["families", "images"]
 Draws = NDArray[np.float64]  # (1 + replicates,): on everything, then on every draw
@@ -187,8 +188,7 @@ def compare_methods(
     *,
     replicates: int = REPLICATES,
     seed: int = SEED,
-    on_progress: OnProgress = lambda _: None,
-    workers: int = 1,
+    workers: int | None = None,
 ) -> list[Evidence]:
     """Compare the methods of every run with its baseline and with each other.
 
@@ -197,24 +197,18 @@ def compare_methods(
         over: What intervals are drawn over; with both, a claim has to hold over both.
         replicates: Number of draws.
         seed: Of the stream of draws.
-        on_progress: Called for every condition and method resampled.
-        workers: Processes.
+        workers: Processes; as many as are of use by default.
 
     Returns:
         The evidence of every run that has gains.
     """
-    options = {"replicates": replicates, "seed": seed, "workers": workers}
+    many = report_workers([run.plan for run in runs], workers)
+    options = {"replicates": replicates, "seed": seed, "workers": many}
     return [
-        Evidence(run, tuple(resample(run, each, on_progress=on_progress, **options) for each in over))
+        Evidence(run, tuple(resample(run, each, **options) for each in over))
         for run in runs
         if run.compared and not run.changes_only
     ]
-
-
-def count_resamplings(runs: Sequence[Run]) -> int:
-    """How often `compare_methods` over images calls ``on_progress``."""
-    resampled = [run for run in runs if run.compared and not run.changes_only]
-    return sum(len(run.methods) * len(run.averaged) if run.complete else 1 for run in resampled)
 
 
 def resample(
@@ -223,18 +217,14 @@ def resample(
     *,
     replicates: int = REPLICATES,
     seed: int = SEED,
-    on_progress: OnProgress = lambda _: None,
     workers: int = 1,
 ) -> Resampled:
     """The scores of every method on drawn suites; the number of processes changes nothing."""
     if not run.complete:
-        on_progress(run.name)
         many = len(run.missing) + len(run.unscored)
         return Resampled(run, over, reason=f"{many} of {len(run.plan.conditions)} conditions have no score")
     draws = (replicates, seed)
-    return (
-        _over_families(run, draws) if over == "families" else _over_images(run, draws, on_progress, workers)
-    )
+    return _over_families(run, draws) if over == "families" else _over_images(run, draws, workers)
 
 
 def _over_families(run: Run, draws: tuple[int, int]) -> Resampled:
@@ -256,7 +246,7 @@ def _over_families(run: Run, draws: tuple[int, int]) -> Resampled:
     return Resampled(run, "families", drawn, len(run.families))
 
 
-def _over_images(run: Run, draws: tuple[int, int], on_progress: OnProgress, workers: int) -> Resampled:
+def _over_images(run: Run, draws: tuple[int, int], workers: int) -> Resampled:
     """Images drawn with all their shifted versions; images of domains, each domain's own."""
     shared = run.suite.kind != "o"
     # an image counts where every condition could use it, so that a draw means the same images everywhere
@@ -271,12 +261,9 @@ def _over_images(run: Run, draws: tuple[int, int], on_progress: OnProgress, work
         images = among if shared else images + among
         own = draws if shared else (draws[0], draws[1] + index)
         calls.append((Store(run.folder, run.plan), result.condition.key, run.methods, common, own))
-    drawn: dict[str, list[Draws]] = {method: [] for method in run.methods}
-    for call, found in zip(calls, in_order(_draw_condition, calls, workers), strict=True):
-        for method, scores in zip(run.methods, found, strict=True):
-            drawn[method].append(scores)
-            on_progress(f"{run.name} {method} {call[1]}")
-    return Resampled(run, "images", {method: np.mean(each, axis=0) for method, each in drawn.items()}, images)
+    drawn = tracked(in_order(_draw_condition, calls, workers), f"resampling {run.name}", len(calls))
+    scores = dict(zip(run.methods, map(list, zip(*drawn, strict=True)), strict=True))
+    return Resampled(run, "images", {name: np.mean(each, axis=0) for name, each in scores.items()}, images)
 
 
 def _draw_condition(

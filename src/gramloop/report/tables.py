@@ -47,12 +47,13 @@ def method_table(
     cells = []
     for head, scores in rows:
         base = None if changes_only(head[0]) else scores.get(BASELINE)
-        gains = [_minus(scores.get(name), base) for name in compared]
+        gains = [points_between(scores.get(name), base) for name in compared]
         cells.append((*head, *(scores.get(name) for name in methods), *gains))
     return Table(title, (*heads, *columns), cells, notes, compared=methods, **options)
 
 
-def _minus(score: float | None, base: float | None) -> float | None:
+def points_between(score: float | None, base: float | None) -> float | None:
+    """The difference of two scores; None where one of them is missing."""
     return None if score is None or base is None else score - base
 
 
@@ -122,10 +123,7 @@ def relative_results(group: Sequence[Run], key: str = "relative") -> Table | Non
 
 def _clean_of(run: Run, group: Sequence[Run]) -> tuple[Run | None, str]:
     """The evaluation on the clean images of a run, or why the one that is there will not do."""
-    if run.plan.label_free:
-        return None, ""
-    alike = [one for one in group if one.suite.kind == "clean" and one.suite.base == run.suite.base]
-    clean = next((one for one in alike if one.plan.task == run.plan.task and one.complete), None)
+    clean = None if run.plan.label_free else clean_run(run, group)
     reason = "" if clean is None else _other_images(run.plan, clean.plan, clean.name)
     return (None if reason else clean), reason
 
@@ -143,13 +141,14 @@ def _other_images(shifted: Plan, clean: Plan, name: str) -> str:
 
 
 def _relative(run: Run, clean: Run | None) -> dict[str, float]:
-    found = {}
-    for name in run.methods if clean is not None else ():
-        assert clean is not None
-        mean, base = run.score(name), clean.score(name) if name in clean.methods else None
-        if mean is not None and base is not None and base > 0:
-            found[name] = relative_performance(mean, base)
-    return found
+    if clean is None:
+        return {}
+    pairs = {name: (run.score(name), clean.score(name)) for name in run.methods if name in clean.methods}
+    return {
+        name: relative_performance(mean, base)
+        for name, (mean, base) in pairs.items()
+        if mean is not None and base
+    }
 
 
 def _errors(run: Run) -> dict[str, float]:
@@ -162,12 +161,16 @@ def _errors(run: Run) -> dict[str, float]:
         return {}
 
 
+def clean_run(run: Run, runs: Sequence[Run]) -> Run | None:
+    """The complete evaluation of the same task on the clean images of the same set."""
+    alike = (one for one in runs if one.suite.kind == "clean" and one.suite.base == run.suite.base)
+    return next((one for one in alike if one.plan.task == run.plan.task and one.complete), None)
+
+
 def clean_coco_of(run: Run, group: Sequence[Run]) -> Run | None:
     """The evaluation on clean COCO that belongs to one on COCO-O, if both are complete."""
-    if run.suite.kind != "o" or run.plan.task != "detection" or not run.complete:
-        return None
-    clean = (one for one in group if one.suite.kind == "clean" and one.suite.base == run.suite.base)
-    return next((one for one in clean if one.plan.task == "detection" and one.complete), None)
+    whole = run.suite.kind == "o" and run.plan.task == "detection" and run.complete
+    return clean_run(run, group) if whole else None
 
 
 def robustness_of(run: Run, clean: Run) -> dict[str, float | None]:
@@ -254,6 +257,37 @@ def _gains_caption(evidence: Sequence[Evidence]) -> str:
 
 
 # methods against each other
+
+
+def matrix_table(evidence: Evidence) -> Table:
+    """Every method against every other, best first, as marks; it stays narrow with any number of methods."""
+    ranked, run = evidence.ranked, evidence.run
+    numbered = list(enumerate(ranked, start=1))
+    drawn = " and ".join(f"over {each.drawn_from}" for each in evidence.drawn)
+    return Table(
+        f"Which methods differ, {run.name}",
+        (
+            Column("rank", "#", digits=0),
+            Column("method", "Method", TEXT),
+            Column("score", run.score_title, digits=SCORE_DIGITS),
+            *(Column(f"against {name}", str(place), TEXT) for place, name in numbered),
+        ),
+        [
+            (place, name, evidence.score(name), *(_mark(evidence, name, other) for other in ranked))
+            for place, name in numbered
+        ],
+        key=f"{run.key}-matrix",
+        caption="A row's method against the one whose number heads the column: + better, − worse, · not significantly "
+        f"different. Marks go by 95% intervals {drawn}: of the baseline by those that hold for all {len(run.compared)} "
+        f"methods together, of other methods by those that hold for all {len(evidence.pairs)} pairs.",
+    )
+
+
+def _mark(evidence: Evidence, row: str, column: str) -> str:
+    if row == column:
+        return ""
+    better, worse = sorted((row, column), key=evidence.ranked.index)
+    return "·" if not evidence.differ(better, worse) else "+" if row == better else "−"
 
 
 def pairs_table(evidence: Evidence) -> Table:

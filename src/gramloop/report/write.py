@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.store import PLAN
 from gramloop.report.document import Document, report_document
-from gramloop.report.load import OnProgress
 from gramloop.report.page import render
 from gramloop.util.files import atomic_write
-from gramloop.util.progress import progress_bar
 from gramloop.util.table import Table, markdown_text
 
 if TYPE_CHECKING:
@@ -43,8 +40,8 @@ def read_document(
         workers: processes; as many as are of use by default.
     """
     from gramloop.report.figures import draw_figures
-    from gramloop.report.load import count_conditions, load_runs, report_workers
-    from gramloop.report.stats import compare_methods, count_resamplings
+    from gramloop.report.load import load_runs
+    from gramloop.report.stats import compare_methods
     from gramloop.report.tuned import is_tuned, tuning_document
 
     tuned = [folder for folder in folders if is_tuned(folder)]
@@ -54,47 +51,38 @@ def read_document(
         )
     if tuned:
         return tuning_document(tuned[0], pdf)
-    processes = report_workers(folders, workers)
-    with progress_bar("reading", count_conditions(folders)) as advance:
-        loaded = load_runs(folders, advance, processes)
-    with progress_bar("resampling", count_resamplings(loaded.runs) if "images" in over else None) as advance:
-        evidence = compare_methods(loaded.runs, over, on_progress=advance, workers=processes)
-    with progress_bar("drawing figures", None) as advance:
-        drawn = draw_figures(loaded, evidence, exemplars, pdf, on_progress=advance)
+    loaded = load_runs(folders, workers)
+    evidence = compare_methods(loaded.runs, over, workers=workers)
+    drawn = draw_figures(loaded, evidence, exemplars, pdf)
     return report_document(loaded, evidence, drawn.figures, drawn.remarks, out)
 
 
-def report_files(document: Document) -> dict[str, Callable[[], bytes]]:
-    """Every file of a report by its path in the folder, the page last; each is made when it is asked for."""
-    files: dict[str, Callable[[], bytes]] = {}
+def report_files(document: Document) -> dict[str, bytes]:
+    """Every file of a report by its path in the folder, the page last."""
+    files: dict[str, bytes] = {}
     for section in document.sections:
         for table in section.tables:
             for ending, make in _FORMATS.items():
-                files[f"{TABLES}/{table.key}.{ending}"] = partial(_encoded, make, table)
+                files[f"{TABLES}/{table.key}.{ending}"] = make(table).encode()
     for figure in (*document.figures, *(one for section in document.sections for one in section.figures)):
-        for ending, data in (("png", figure.png), ("pdf", figure.pdf)):
-            if data is not None:
-                files[f"{FIGURES}/{figure.key}.{ending}"] = partial(bytes, data)
+        files[f"{FIGURES}/{figure.key}.png"] = figure.png
+        if figure.pdf is not None:
+            files[f"{FIGURES}/{figure.key}.pdf"] = figure.pdf
     others = tuple(files)
-    files[MARKDOWN] = lambda: whole_markdown(document).encode()
-    files[PAGE] = lambda: render(document, others).encode()
+    files[MARKDOWN] = whole_markdown(document).encode()
+    files[PAGE] = render(document, others).encode()
     return files
 
 
-def _encoded(make: Callable[[Table], str], table: Table) -> bytes:
-    return make(table).encode()
-
-
-def write_report(document: Document, folder: Path, on_progress: OnProgress = lambda _: None) -> Path:
+def write_report(document: Document, folder: Path) -> Path:
     """Write all files and return the page; files of an earlier report that this one lacks are removed."""
-    files = report_files(document)
     check_folder(folder)
+    files = report_files(document)
     for answer in document.answers:
         if answer.file:
             answer.write(folder)
-    for name, make in files.items():
-        atomic_write(folder / name, make())
-        on_progress(name)
+    for name, content in files.items():
+        atomic_write(folder / name, content)
     for place in (TABLES, FIGURES):
         for path in (folder / place).glob("*"):
             if f"{place}/{path.name}" not in files and path.suffix in (".md", ".csv", ".tex", ".png", ".pdf"):

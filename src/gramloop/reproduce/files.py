@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from gramloop.data.coco import coco_root, find_annotation_file
@@ -33,7 +33,7 @@ class Missing:
         )
 
 
-@dataclass
+@dataclass(frozen=True)
 class FoundFiles:
     """Where the weights and sets of a recipe lie.
 
@@ -48,7 +48,6 @@ class FoundFiles:
     weights: Path | None
     data: Path | None
     out: Path
-    _searched: dict[str, Path | None] = field(default_factory=dict)
 
     def missing(self, evaluations: dict[str, EvaluationEntry]) -> list[Missing]:
         """Everything that these evaluations need and that is not there, each once."""
@@ -86,12 +85,8 @@ class FoundFiles:
         return next((each.resolve() for each in folders if (each / entry.holds).exists()), None)
 
     def _weights_file(self, name: str) -> Path | None:
-        if self.weights is None:
-            return None
-        if name not in self._searched:
-            found = next(iter(sorted(self.weights.rglob(name))), None)
-            self._searched[name] = found and found.resolve()
-        return self._searched[name]
+        found = sorted(self.weights.rglob(name)) if self.weights is not None else []
+        return found[0].resolve() if found else None
 
 
 def refuse_missing(missing: Iterable[Missing]) -> None:

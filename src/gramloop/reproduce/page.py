@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,53 +14,28 @@ from gramloop.evaluate.methods import BASELINE
 from gramloop.report.breakdowns import gram_consistency
 from gramloop.report.document import Document, Section, run_facts
 from gramloop.report.figures import Figures, Named
-from gramloop.report.figures.charts import Gains, consistency_figure, severity_heat
-from gramloop.report.figures.diagnostic import diagnostic, drift_scale
+from gramloop.report.figures.charts import consistency_figure, severity_heat
+from gramloop.report.figures.diagnostic import diagnostic, drift_maps
 from gramloop.report.figures.pictures import (
     ComparedImage,
     KeptImage,
-    ShownImages,
-    image_gain,
     kept_images,
     qualitative,
 )
-from gramloop.report.load import LoadedRuns, load_runs, report_workers
+from gramloop.report.load import LoadedRuns, load_runs
 from gramloop.report.run import Run
 from gramloop.report.write import write_report
 from gramloop.reproduce import tables
 from gramloop.reproduce.pool import read_costs
-from gramloop.reproduce.recipe import (
-    AnyOutput,
-    ClassesTable,
-    ComputeTable,
-    ConsistencyFigure,
-    DiagnosticFigure,
-    FamiliesTable,
-    ImageRow,
-    IntervalsTable,
-    MethodsTable,
-    Output,
-    PartitionsTable,
-    PlacementTable,
-    QualitativeFigure,
-    SeverityFigure,
-)
+from gramloop.reproduce.recipe import ImageRow, Output
 from gramloop.reproduce.running import Reproduction
 from gramloop.reproduce.tables import Context, PaperTable
-from gramloop.util.progress import progress_bar
+from gramloop.util.plotting import drift_end
+from gramloop.util.progress import tracked
+from gramloop.util.table import Table
 
 TITLE = "GramLoop: Training-Free Gram-Gated Replay for Robust Dense Prediction"
-AUTHORS = (
-    "Yang Chen", "Canyu Shen", "Xinzhe Rao", "Yuanyi Yan", "Yunlu Chen", "Meng Tang", "Teng Long", "Vincent Tao Hu",
-)  # fmt: skip
-CODE = "https://github.com/cheyan9/GramLoop"  # announced by the authors; this package is independent of it
-BIBTEX = f"""@misc{{chen2026gramloop,
-  title  = {{{TITLE}}},
-  author = {{{" and ".join(f"{name.rpartition(' ')[2]}, {name.rpartition(' ')[0]}" for name in AUTHORS)}}},
-  year   = {{2026}},
-  note   = {{Preprint. Code announced at {CODE}}}
-}}"""
-
+AUTHORS = "Yang Chen, Canyu Shen, Xinzhe Rao, Yuanyi Yan, Yunlu Chen, Meng Tang, Teng Long and Vincent Tao Hu"
 REPORT = "report"  # the folder of the page, below that of the results
 _OTHER = (
     "This recipe runs another model on other images than the paper: its layout is the paper's, and no number here can be "
@@ -72,82 +46,70 @@ _OTHER = (
 def make_page(work: Reproduction) -> Path:
     """Read the evaluations of a reproduction and write its page; returns the page."""
     folders = [work.out / name for name, one in work.evaluations.items() if one.methods]
-    with progress_bar("reading", None) as advance:
-        loaded = load_runs(folders, advance, report_workers(folders)) if folders else LoadedRuns((), ())
+    loaded = load_runs(folders) if folders else LoadedRuns((), ())
     title = work.recipe.title_of
     runs = {run.folder.name: replace(run, name=title(run.folder.name)) for run in loaded.runs}
     made = Context(work.recipe, runs, read_costs(work.out))
-    with progress_bar("drawing", len(work.outputs)) as advance:
-        document = paper_document(made, work.outputs, loaded.warnings, advance)
-    return write_report(document, work.out / REPORT)
+    return write_report(paper_document(made, work.outputs, loaded.warnings), work.out / REPORT)
 
 
-def paper_document(
-    made: Context,
-    outputs: Mapping[str, AnyOutput],
-    warnings: Iterable[str] = (),
-    on_output: Callable[[str], None] = lambda name: None,
-) -> Document:
+def paper_document(made: Context, outputs: Mapping[str, Output], warnings: Iterable[str] = ()) -> Document:
     """The page of some outputs; an output that cannot be made becomes a warning."""
     sections: list[Section] = []
     remarks = [] if made.recipe.comparable else [_OTHER]
-    for key, layout in outputs.items():
-        drawn = Figures()
-        missing = f"{layout.title} is left out"
-        make = _MAKERS[type(layout)]
-        if isinstance(layout, _FIGURES):
-            drawn.add(key, make(key, layout, made), True, lambda _: None, missing)
-            sections.append(Section(key, layout.title, "", (), tuple(drawn.figures), folded=False))
+    for key, output in tracked(outputs.items(), "drawing", len(outputs)):
+        drawn, shown, missing = Figures(), tuple[Table, ...](), f"{output.title} is left out"
+        if output.layout in _FIGURES:
+            figures = _FIGURES[output.layout](key, output, made)
+            drawn.add(key, figures, True, missing)
             remarks += drawn.remarks
         else:
             try:
-                found = make(key, layout, made)
+                found = _TABLES[output.layout](key, output, made)
                 several = [found] if isinstance(found, PaperTable) else found
                 shown = tuple(
-                    each.side_by_side(key, layout.title, made.recipe.comparable) for each in several
+                    each.side_by_side(key, output.title, made.recipe.comparable) for each in several
                 )
-                sections.append(Section(key, layout.title, "", shown, folded=False))
             except GramLoopError as error:
                 remarks.append(f"{missing}: {error}.")
-        on_output(key)
-    paper = {"title": TITLE, "authors": ", ".join(AUTHORS), "code announced at": CODE, "BibTeX": BIBTEX}
+        if shown or drawn.figures:
+            sections.append(Section(key, output.title, "", shown, tuple(drawn.figures), folded=False))
     return Document(
         title="The paper's numbers and yours",
         about={"Recipe": made.recipe.title, "Paper": TITLE, "Version": f"gramloop {__version__}"},
         warnings=tuple(dict.fromkeys((*remarks, *warnings))),
         sections=tuple(sections),
-        facts={"The paper": paper, **{name: run_facts(run) for name, run in made.runs.items()}},
+        facts={
+            "The paper": {"title": TITLE, "authors": AUTHORS},
+            **{name: run_facts(run) for name, run in made.runs.items()},
+        },
     )
 
 
 # the paper's figures
 
 
-def severity_figure(key: str, layout: SeverityFigure, made: Context) -> Named:
-    """Gains by suite and severity."""
-    yield key, severity_heat(_suite_gains([made.runs[name] for name in layout.evaluations], layout.method))
-
-
-def _suite_gains(runs: Sequence[Run], method: str) -> Gains:
+def severity_figure(key: str, output: Output, made: Context) -> Named:
     """Gains by suite and severity, of the complete suites that have severities."""
-    rows: dict[tuple[str, int], float] = {}
+    gains: dict[tuple[str, int], float] = {}
+    runs = [made.runs[name] for name in output.evaluations]
     for run in runs:
         severities = sorted({each.severity for each in run.shifted})
-        if not run.complete or method not in run.compared or 0 in severities:
+        if not run.complete or output.method not in run.compared or 0 in severities:
             continue
-        base, own = run.scores(BASELINE), run.scores(method)
+        base, own = run.scores(BASELINE), run.scores(output.method)
         for severity in severities:
             at = [each for each in run.shifted if each.severity == severity]
             means = [float(np.mean([scores[each] for each in at])) for scores in (own, base)]
-            rows[run.name, severity] = means[0] - means[1]
+            gains[run.name, severity] = means[0] - means[1]
     metrics = " and ".join(dict.fromkeys(run.metric for run in runs))
-    return Gains.of(rows, metrics, method, "suite")
+    yield key, severity_heat(gains, metrics, output.method, "suite")
 
 
-def gram_figure(key: str, layout: ConsistencyFigure, made: Context) -> Named:
+def gram_figure(key: str, output: Output, made: Context) -> Named:
     """Gram consistency at matched strength."""
-    run = made.runs[layout.evaluation]
-    found = next((each for each in gram_consistency(run) if each.method == layout.method), None)
+    run = made.runs[output.evaluation]
+    found = next((each for each in gram_consistency(run) if each.method == output.method), None)
     if found is None:
         raise GramLoopError(
             f"{run.name} has no drift of all its images; its evaluation needs diagnostics: true"
@@ -161,14 +123,14 @@ def gram_figure(key: str, layout: ConsistencyFigure, made: Context) -> Named:
     yield key, replace(drawn, caption=drawn.caption + words)
 
 
-def impulse_figure(key: str, layout: DiagnosticFigure, made: Context) -> Named:
+def impulse_figure(key: str, output: Output, made: Context) -> Named:
     """Drift and gate of one image: under all conditions of the recipe, and under the last alone."""
     rows = []
-    for each in layout.rows:
+    for each in output.rows:
         run = made.runs[each.evaluation]
-        kept = _kept(run, layout.method, each.condition, each.image or layout.image)
-        rows.append(ShownImages(run).diagnosed(kept, layout.method, f"severity {kept.condition.severity}"))
-    title, high = f"Image {layout.image}", layout.drift or drift_scale(rows)
+        kept = _kept(run, output.method, each.condition, each.image or output.image)
+        rows.append(kept.diagnosed(output.method, f"severity {kept.condition.severity}"))
+    title, high = f"Image {output.image}", output.drift or drift_end(drift_maps(rows))
     yield f"{key}-last", diagnostic(rows[-1:], f"{title}, {rows[-1].label}", high)
     if len(rows) > 1:
         yield key, diagnostic(rows, title, high)
@@ -184,12 +146,12 @@ def _kept(run: Run, method: str, condition: str, image: str) -> KeptImage:
     )
 
 
-def shift_figure(key: str, layout: QualitativeFigure, made: Context) -> Named:
+def shift_figure(key: str, output: Output, made: Context) -> Named:
     """Input, annotation, baseline and method, a row for each image."""
-    rows = [_compared(made.runs[each.evaluation], layout.method, each) for each in layout.rows]
+    rows = [_compared(made.runs[each.evaluation], output.method, each) for each in output.rows]
     title = made.recipe.title_of
-    words = layout.title.removeprefix("Figure: ")
-    yield key, qualitative(rows, words, (title("baseline"), title(layout.method)))
+    words = output.title.removeprefix("Figure: ")
+    yield key, qualitative(rows, words, (title("baseline"), title(output.method)))
 
 
 def _compared(run: Run, method: str, row: ImageRow) -> ComparedImage:
@@ -197,27 +159,27 @@ def _compared(run: Run, method: str, row: ImageRow) -> ComparedImage:
         kept, why = _kept(run, method, row.condition, row.image), "chosen"
     else:
         images = kept_images(run, [method], row.condition or "*")
-        gains = [image_gain(run, each, method) for each in images]
+        gains = [each.gain(method) for each in images]
         if not np.isfinite(gains).any():
             raise GramLoopError(
                 f"{run.name} keeps no pictures under {row.condition or 'any condition'}; give it pictures: N"
             )
         kept, why = images[int(np.nanargmax(gains))], "largest gain of the images kept"
-    found = ShownImages(run).compared(kept, [method], f"{run.name} · {kept.place} · {why}")
-    return found.part(row.crop, row.categories) if row.crop or row.categories else found
+    return kept.compared([method], f"{run.name} · {kept.place} · {why}")
 
 
-_MAKERS: dict[type[Output], Any] = {
-    MethodsTable: tables.paper_methods,
-    IntervalsTable: tables.paper_intervals,
-    PartitionsTable: tables.paper_partitions,
-    PlacementTable: tables.paper_placement,
-    ComputeTable: tables.paper_compute,
-    FamiliesTable: tables.paper_families,
-    ClassesTable: tables.paper_classes,
-    SeverityFigure: severity_figure,
-    ConsistencyFigure: gram_figure,
-    DiagnosticFigure: impulse_figure,
-    QualitativeFigure: shift_figure,
+_TABLES: dict[str, Callable[[str, Output, Context], PaperTable | Iterable[PaperTable]]] = {
+    "methods": tables.paper_methods,
+    "intervals": tables.paper_intervals,
+    "partitions": tables.paper_partitions,
+    "placement": tables.paper_placement,
+    "compute": tables.paper_compute,
+    "families": tables.paper_families,
+    "classes": tables.paper_classes,
 }
-_FIGURES = (SeverityFigure, ConsistencyFigure, DiagnosticFigure, QualitativeFigure)
+_FIGURES: dict[str, Callable[[str, Output, Context], Named]] = {
+    "severity": severity_figure,
+    "consistency": gram_figure,
+    "diagnostic": impulse_figure,
+    "qualitative": shift_figure,
+}

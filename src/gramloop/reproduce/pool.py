@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -113,7 +113,7 @@ class PooledRunner:
     device: str | None = None
     prepare: int = 0
     _open: tuple[str, Runner] | None = field(default=None, init=False)
-    _model: tuple[str, Predictor[Prediction]] | None = field(default=None, init=False)
+    _model: tuple[object, Predictor[Prediction]] | None = field(default=None, init=False)
 
     def run(
         self,
@@ -122,23 +122,16 @@ class PooledRunner:
         stopped: Callable[[], bool] = lambda: False,
     ) -> Iterator[Done | Missed]:
         """Run parts and store them; the next evaluation is opened when the parts of one end."""
-        given: dict[tuple[str, Part], Part] = {}
-
-        def own_parts() -> Iterator[tuple[str, Part]]:
-            for part in parts:
-                given[split_part(part)] = part
-                yield split_part(part)
-
-        def run_group(name: str, own: Iterator[Part], cost: bool) -> Iterable[Done | Missed]:
-            return (
-                (self._measure(name, part) for part in own)
+        pairs = map(split_part, parts)
+        for (name, cost), group in groupby(pairs, lambda pair: (pair[0], pair[1].condition == COST)):
+            own = (part for _, part in group)
+            done = (
+                map(partial(self._measure, name), own)
                 if cost
                 else self._runner(name).run(own, on_images, stopped)
             )
-
-        for (name, cost), group in groupby(own_parts(), lambda pair: (pair[0], pair[1].condition == COST)):
-            for outcome in run_group(name, (part for _, part in group), cost):
-                yield replace(outcome, part=given.pop((name, outcome.part)))
+            for outcome in done:
+                yield replace(outcome, part=pooled_part(name, outcome.part))
 
     def _measure(self, name: str, part: Part) -> Done:
         self._open = self._model = None  # a path is measured with one model in memory
@@ -158,9 +151,7 @@ class PooledRunner:
 
     def _load(self, plan: Plan, workload: Workload, device: str | None) -> Predictor[Prediction]:
         """The model of a plan; the one that is loaded, where it is the same."""
-        key = json.dumps(
-            [plan.task, asdict(plan.model), {str(k): v for k, v in plan.categories.items()}], sort_keys=True
-        )
+        key = plan.task, plan.model, dict(plan.categories)
         if self._model is None or self._model[0] != key:
             self._model = None
             release_memory(torch.device(self.device or self.workload.device))

@@ -28,17 +28,15 @@ class Price(_Entry, frozen=True):
 
     Args:
         views: forward passes of an image.
-        tokens: of all of them.
         seconds: of one device by blocks of a view, the head and everything else included.
-        like: a model whose time of a block and token is taken instead.
         bytes: stored for each method.
+        note: where the seconds come from.
     """
 
     views: int = 1
-    tokens: int = 1
     seconds: dict[int, float] = {}
-    like: str = ""
     bytes: float = 0
+    note: str = ""
 
 
 class ModelEntry(_Entry, frozen=True):
@@ -105,151 +103,93 @@ class ScoreColumn(_Entry, frozen=True):
 
 
 class ImageRow(_Entry, frozen=True):
-    """A row of a figure: an image of an evaluation, by default the one that gains most; and what is shown of it.
+    """A row of a figure: an image of an evaluation, by default the one that gains most.
 
     Args:
         evaluation: its name.
         condition: such as impulse/3, or */5 for all of severity 5.
         image: its id.
-        crop: left, top, right and bottom in pixels.
-        categories: names of the only classes that are drawn.
     """
 
     evaluation: str
     condition: str = ""
     image: str = ""
-    crop: tuple[int, int, int, int] | None = None
-    categories: tuple[str, ...] = ()
 
 
-class Output(_Entry, frozen=True, tag_field="layout"):
-    """A table or a figure; its layout decides what else it takes. Its evaluations are in the recipe, by name."""
+class Output(_Entry, frozen=True):
+    """A table or a figure; its layout decides which of the other fields it needs and takes.
 
+    Args:
+        layout: one of `OUTPUT_LAYOUTS`.
+        title: above it.
+        method: compared with the baseline.
+        methods: all that are shown.
+        evaluation, evaluations: what it is made of; each of several methods is from the first evaluation that has it.
+        clean: evaluations on clean images, for effective robustness.
+        columns: scores of a table of methods.
+        rows: images of a figure.
+        lists: files with the ids of the images of each subset, one per line, next to the recipe; four subsets by the
+            hash of the ids by default.
+        top: how many classes are shown.
+        image: the id of the one image of a diagnostic figure.
+        drift: where the scale of all its drift maps ends.
+    """
+
+    layout: str
     title: str
+    method: str = ""
+    methods: tuple[str, ...] = ()
+    evaluation: str = ""
+    evaluations: tuple[str, ...] = ()
+    clean: tuple[str, ...] = ()
+    columns: tuple[ScoreColumn, ...] = ()
+    rows: tuple[ImageRow, ...] = ()
+    lists: tuple[str, ...] = ()
+    top: int = 10
+    image: str = ""
+    drift: float | None = None
 
     @property
     def compared(self) -> tuple[str, ...]:
         """The methods that it is made of; a single one is compared with the baseline."""
-        several: tuple[str, ...] = getattr(self, "methods", ())
-        return several or (BASELINE, getattr(self, "method", BASELINE))
+        return self.methods or (BASELINE, self.method)
 
     @property
     def needs(self) -> set[str]:
         """The evaluations that it is made of."""
-        found = {
-            getattr(self, "evaluation", ""),
-            *getattr(self, "evaluations", ()),
-            *getattr(self, "clean", ()),
-        }
-        found |= {row.evaluation for row in getattr(self, "rows", ())}
-        found |= {name for each in getattr(self, "columns", ()) for name in (each.evaluation, each.clean)}
-        return found - {""}
+        columns = (name for each in self.columns for name in (each.evaluation, each.clean))
+        rows = (row.evaluation for row in self.rows)
+        return {self.evaluation, *self.evaluations, *self.clean, *columns, *rows} - {""}
+
+    def check(self, name: str) -> None:
+        """Refuse fields that the layout lacks or does not take."""
+        _check_name(self.layout, OUTPUT_LAYOUTS, f"the layout of the output {name}")
+        needed, optional = OUTPUT_LAYOUTS[self.layout]
+        empty = Output(self.layout, self.title)
+        for field in self.__struct_fields__:
+            given, word = getattr(self, field) != getattr(empty, field), ""
+            if given and field not in (*needed, *optional):
+                word = "takes no"
+            elif field in needed and not given:
+                word = "needs"
+            if word:
+                raise GramLoopError(f"the output {name} {word} {field}; its layout is {self.layout}")
 
 
-class MethodsTable(Output, frozen=True, tag="methods"):
-    """Methods as rows, suites as columns, and gains of the last method over the first."""
-
-    methods: tuple[str, ...]
-    columns: tuple[ScoreColumn, ...]
-
-
-class IntervalsTable(Output, frozen=True, tag="intervals"):
-    """Gains with intervals of a cluster bootstrap over families."""
-
-    method: str
-    evaluations: tuple[str, ...]
-
-
-class PartitionsTable(Output, frozen=True, tag="partitions"):
-    """Scores on subsets of the images and on their complements.
-
-    Args:
-        lists: files with the ids of the images of each subset, one per line, next to the recipe; four subsets by the
-            hash of the ids by default.
-    """
-
-    method: str
-    evaluation: str
-    lists: tuple[str, ...] = ()
-
-
-class PlacementTable(Output, frozen=True, tag="placement"):
-    """Where drift is measured and the step applied; each method from the first evaluation that has it.
-
-    Args:
-        clean: evaluations on clean images, for effective robustness.
-    """
-
-    methods: tuple[str, ...]
-    evaluations: tuple[str, ...]
-    clean: tuple[str, ...] = ()
-
-
-class ComputeTable(Output, frozen=True, tag="compute"):
-    """Blocks, time and memory of each method, pooled over evaluations."""
-
-    methods: tuple[str, ...]
-    evaluations: tuple[str, ...]
-
-
-class FamiliesTable(Output, frozen=True, tag="families"):
-    """Means over the severities of each shift."""
-
-    method: str
-    evaluation: str
-
-
-class ClassesTable(Output, frozen=True, tag="classes"):
-    """The ``top`` classes that gain most."""
-
-    method: str
-    evaluation: str
-    top: int = 10
-
-
-class SeverityFigure(Output, frozen=True, tag="severity"):
-    """Gains by suite and severity."""
-
-    method: str
-    evaluations: tuple[str, ...]
-
-
-class ConsistencyFigure(Output, frozen=True, tag="consistency"):
-    """Gram consistency at matched strength, by shift."""
-
-    method: str
-    evaluation: str
-
-
-class DiagnosticFigure(Output, frozen=True, tag="diagnostic"):
-    """Drift and gate of one image, by its id, under several conditions; ``drift`` ends the scale of all drift maps."""
-
-    method: str
-    image: str
-    rows: tuple[ImageRow, ...]
-    drift: float | None = None
-
-
-class QualitativeFigure(Output, frozen=True, tag="qualitative"):
-    """Input, annotation, baseline and method, a row for each image."""
-
-    method: str
-    rows: tuple[ImageRow, ...]
-
-
-AnyOutput = (
-    MethodsTable
-    | IntervalsTable
-    | PartitionsTable
-    | PlacementTable
-    | ComputeTable
-    | FamiliesTable
-    | ClassesTable
-    | SeverityFigure
-    | ConsistencyFigure
-    | DiagnosticFigure
-    | QualitativeFigure
-)
+# the fields that each layout needs, and others that it takes
+OUTPUT_LAYOUTS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
+    "methods": (("methods", "columns"), ()),
+    "intervals": (("method", "evaluations"), ()),
+    "partitions": (("method", "evaluation"), ("lists",)),
+    "placement": (("methods", "evaluations"), ("clean",)),
+    "compute": (("methods", "evaluations"), ()),
+    "families": (("method", "evaluation"), ()),
+    "classes": (("method", "evaluation"), ("top",)),
+    "severity": (("method", "evaluations"), ()),
+    "consistency": (("method", "evaluation"), ()),
+    "diagnostic": (("method", "image", "rows"), ("drift",)),
+    "qualitative": (("method", "rows"), ()),
+}
 
 
 class Recipe(_Entry, frozen=True):
@@ -270,7 +210,7 @@ class Recipe(_Entry, frozen=True):
     models: dict[str, ModelEntry]
     data: dict[str, DataEntry]
     evaluations: dict[str, EvaluationEntry]
-    outputs: dict[str, AnyOutput]
+    outputs: dict[str, Output]
     printed: str = ""
     comparable: bool = True
     titles: dict[str, str] = {}
@@ -283,21 +223,20 @@ class Recipe(_Entry, frozen=True):
             find_suite(one.suite).select(one.conditions or None, one.severities or None)
             read_methods(one.methods)
         for name, model in self.models.items():
-            if model.price.like:
-                _check_name(model.price.like, self.models, f"the price of the model {name}")
             if bool(model.model) == bool(model.head):
                 raise GramLoopError(f"the model {name} needs either a head (and its backbone) or a model")
         for name, output in self.outputs.items():
+            output.check(name)
             for each in output.needs:
                 _check_name(each, self.evaluations, f"an evaluation of the output {name}")
 
-    def select(self, only: Sequence[str] = ()) -> dict[str, AnyOutput]:
+    def select(self, only: Sequence[str] = ()) -> dict[str, Output]:
         """The outputs of these names; all by default."""
         for name in only:
             _check_name(name, self.outputs, "--only")
         return {name: output for name, output in self.outputs.items() if not only or name in only}
 
-    def needed(self, outputs: Mapping[str, AnyOutput]) -> dict[str, EvaluationEntry]:
+    def needed(self, outputs: Mapping[str, Output]) -> dict[str, EvaluationEntry]:
         """The evaluations that these outputs are made of, in the recipe's order, with the methods that they need.
 
         Without methods where only their cost is measured.
@@ -305,23 +244,20 @@ class Recipe(_Entry, frozen=True):
         found = {}
         for name, one in self.evaluations.items():
             users = [output for output in outputs.values() if name in output.needs]
-            scored = {
-                method for each in users if not isinstance(each, ComputeTable) for method in each.compared
-            }
-            timed = any(isinstance(each, ComputeTable) for each in users)
-            traced = any(isinstance(each, ConsistencyFigure) for each in users)
+            layouts = {each.layout for each in users}
+            scored = {method for each in users if each.layout != "compute" for method in each.compared}
             if users:
                 found[name] = replace(
                     one,
                     methods=tuple(text for text in one.methods if read_methods([text])[0].name in scored),
-                    diagnostics=one.diagnostics and traced,
-                    time_images=one.time_images if timed else 0,
+                    diagnostics=one.diagnostics and "consistency" in layouts,
+                    time_images=one.time_images if "compute" in layouts else 0,
                 )
         return found
 
-    def timed_methods(self, name: str, outputs: Mapping[str, AnyOutput]) -> list[Method]:
+    def timed_methods(self, name: str, outputs: Mapping[str, Output]) -> list[Method]:
         """The methods of an evaluation whose cost these outputs show."""
-        users = [each for each in outputs.values() if isinstance(each, ComputeTable) and name in each.needs]
+        users = [each for each in outputs.values() if each.layout == "compute" and name in each.needs]
         wanted = {method for each in users for method in each.methods}
         return [each for each in read_methods(self.evaluations[name].methods) if each.name in wanted]
 

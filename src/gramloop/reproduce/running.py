@@ -32,7 +32,7 @@ from gramloop.reproduce.pool import (
     read_costs,
     split_part,
 )
-from gramloop.reproduce.recipe import AnyOutput, EvaluationEntry, Price, Recipe
+from gramloop.reproduce.recipe import EvaluationEntry, Output, Recipe
 from gramloop.tasks.loading import WeightPrecision
 from gramloop.util.device import device_kind, numbered_device
 from gramloop.util.files import load_checksums
@@ -45,7 +45,7 @@ class Reproduction:
     """A recipe on its way: what is run for which outputs, on which files, in which folder."""
 
     recipe: Recipe
-    outputs: Mapping[str, AnyOutput]
+    outputs: Mapping[str, Output]
     files: FoundFiles
     out: Path
     work: WorkOptions
@@ -110,14 +110,9 @@ class Reproduction:
             parts = [pooled_part(name, part) for name, each in opened.items() for part in each.parts]
             costs = []
             for name, methods in self._untimed().items():
-                if name not in stores or methods - {each.name for each in stores[name].plan.methods}:
-                    plan = self.plan(name, self.recipe.evaluations[name].methods)
-                    stores.setdefault(name, Store(self.out / name, plan))
-                else:
-                    plan = stores[name].plan
-                timed = [
-                    each for each in plan.methods if each.name in methods
-                ]  # with the windows of the plan
+                plan = self.plan(name, self.recipe.evaluations[name].methods)
+                stores.setdefault(name, Store(self.out / name, plan))
+                timed = [each for each in plan.methods if each.name in methods]
                 costs.append(cost_part(name, timed, wanted[name].time_images))
             if not stores:  # costs alone were asked for, and are known
                 return
@@ -217,7 +212,7 @@ def price_of(recipe: Recipe, one: EvaluationEntry) -> EvaluationPrice:
         images = round(each * conditions / len(suite.conditions))
     methods = one.all_methods if one.methods else []
     views = blocks_per_view(methods, model.depth, one.diagnostics) if methods else 0
-    seconds = _seconds(recipe, model.price, one, model.depth)
+    seconds = _seconds(model.price.seconds, one, model.depth)
     return EvaluationPrice(
         images if methods else 0,
         views * model.price.views * images,
@@ -226,61 +221,42 @@ def price_of(recipe: Recipe, one: EvaluationEntry) -> EvaluationPrice:
     )
 
 
-def _seconds(recipe: Recipe, price: Price, one: EvaluationEntry, depth: int) -> float | None:
-    """Device seconds of all methods on an image: printed where a path is, else on the line through the printed ones."""
+def _seconds(known: Mapping[int, float], one: EvaluationEntry, depth: int) -> float | None:
+    """Device seconds of all methods on an image: stated where a path is, else on the line through the stated ones."""
     if not one.methods:
         return 0.0
-    known = recipe.models[price.like].price if price.like else price
-    if len(known.seconds) < 2:
+    if len(known) < 2:
         return None
-    block, rest = np.polyfit(list(known.seconds), list(known.seconds.values()), 1)
-    if price.like:  # blocks by their tokens, and nothing else
-        return float(
-            blocks_per_view(one.all_methods, depth, one.diagnostics) * block * price.tokens / known.tokens
-        )
-    total = 0.0
-    for call in prediction_calls(one.all_methods):
-        blocks = blocks_per_view(call, depth, one.diagnostics)
-        total += known.seconds.get(blocks, rest + block * blocks) + rest * (len(call) - 1)
-    return float(total)
+    block, rest = np.polyfit(list(known), list(known.values()), 1)
+    calls = prediction_calls(one.all_methods)
+    paths = [(blocks_per_view(call, depth, one.diagnostics), len(call)) for call in calls]
+    seconds = (known.get(blocks, rest + block * blocks) + rest * (many - 1) for blocks, many in paths)
+    return float(sum(seconds))
 
 
-def price_table(recipe: Recipe, evaluations: Mapping[str, EvaluationEntry], device: str = "GPU") -> Table:
+def price_table(recipe: Recipe, evaluations: Mapping[str, EvaluationEntry]) -> Table:
     """The cost of every evaluation, and of all."""
     prices = {name: price_of(recipe, one) for name, one in evaluations.items()}
-    hours = [price.hours for price in prices.values() if price.hours is not None]
-    total = EvaluationPrice(
-        sum(price.images for price in prices.values()),
-        sum(price.blocks for price in prices.values()),
-        sum(hours) if len(hours) == len(prices) else None,
-        sum(price.bytes for price in prices.values()),
-    )
-    rows = [
+    hours = [price.hours for price in prices.values()]
+    rows: list[tuple[Any, ...]] = [
         (name, price.images, price.blocks / 1e6, price.hours, price.bytes / 1e9)
-        for name, price in {**prices, "all": total}.items()
+        for name, price in prices.items()
     ]
+    images, blocks, _, stored = zip(*(row[1:] for row in rows), strict=True)
+    total = None if None in hours else sum(each or 0.0 for each in hours)
+    rows.append(("all", sum(images), sum(blocks), total, sum(stored)))
+    notes = dict.fromkeys(recipe.models[one.model].price.note for one in evaluations.values())
     return Table(
         "What it costs",
         (
             Column("evaluation", "Evaluation", "text"),
             Column("images", "Images", digits=0),
             Column("blocks", "Blocks (million)", digits=1),
-            Column("hours", f"{device}-hours", digits=1),
+            Column("hours", "GPU-hours", digits=1),
             Column("storage", "Stored GB", digits=1),
         ),
         rows,
-        _notes(recipe, evaluations),
+        (*filter(None, notes), "Storage is before compression."),
         key="price",
         footer=1,
     )
-
-
-def _notes(recipe: Recipe, evaluations: Mapping[str, EvaluationEntry]) -> list[str]:
-    prices = {one.model: recipe.models[one.model].price for one in evaluations.values()}
-    timed = "Hours come from the seconds per image that the recipe states; baseline and first replay share a pass."
-    like = "{} has no times of its own: its blocks are priced by tokens, and its head is left out."
-    return [
-        *([timed] if any(price.seconds for price in prices.values()) else []),
-        *(like.format(name) for name, price in prices.items() if price.like),
-        "Storage is before compression.",
-    ]

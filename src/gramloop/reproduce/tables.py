@@ -19,23 +19,13 @@ from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.store import Store, read_condition
 from gramloop.metrics.bootstrap import REPLICATES, SEED, Interval
 from gramloop.metrics.scores import effective_robustness
-from gramloop.report.breakdowns import ClassGains, class_gains
+from gramloop.report.breakdowns import ClassGains, class_gains, means_of_family, places_of
 from gramloop.report.run import Run
 from gramloop.report.stats import compare_methods
-from gramloop.reproduce.recipe import (
-    ClassesTable,
-    ComputeTable,
-    FamiliesTable,
-    IntervalsTable,
-    MethodsTable,
-    PartitionsTable,
-    PlacementTable,
-    Recipe,
-)
+from gramloop.reproduce.recipe import Output, Recipe
 from gramloop.util.table import ABSENT, Cell, Column, SignedNumber, Table
 
 GAIN, MEAN = "gain", "mean"  # rows of printed numbers
-PLACES = {"end": "Loop end", "final": "Final layer"}
 DIGITS = 3
 PARTS = 4  # subsets of the images by default
 _DIVIDED = 2 * PARTS  # images; fewer are not divided
@@ -146,29 +136,29 @@ def _ends(interval: Interval | None) -> Numbers:
     return (None, None) if interval is None else (SignedNumber(interval.low), SignedNumber(interval.high))
 
 
-def paper_methods(key: str, layout: MethodsTable, made: Context) -> PaperTable:
+def paper_methods(key: str, output: Output, made: Context) -> PaperTable:
     """Methods as rows and suites as columns."""
     printed, title = made.recipe.numbers(key), made.recipe.title_of
-    first, last = layout.methods[0], layout.methods[-1]
+    first, last = output.methods[0], output.methods[-1]
     scores = {
         method: [
             made.score([each.evaluation], method, [each.clean] if each.clean else [])
-            for each in layout.columns
+            for each in output.columns
         ]
-        for method in layout.methods
+        for method in output.methods
     }
     rows = [PaperRow((title(name),), values, printed.get(name)) for name, values in scores.items()]
     rows.append(PaperRow(("Δ",), list(map(_gain, scores[last], scores[first])), printed.get(GAIN)))
-    found = [None if each.clean else _interval(made.runs[each.evaluation], last) for each in layout.columns]
+    found = [None if each.clean else _interval(made.runs[each.evaluation], last) for each in output.columns]
     low, high = zip(*map(_ends, found), strict=True)
     rows += [PaperRow(("Δ, 95% CI from",), low), PaperRow(("to",), high)]
     columns = [
-        _column(f"{each.evaluation} {'ER' if each.clean else 'score'}", each.title) for each in layout.columns
+        _column(f"{each.evaluation} {'ER' if each.clean else 'score'}", each.title) for each in output.columns
     ]
     caption = (
         f"In percent, higher is better; Δ is {title(last)} less {title(first)}, before rounding. {_BOOTSTRAP}"
     )
-    robust = any(each.clean for each in layout.columns)
+    robust = any(each.clean for each in output.columns)
     return PaperTable(
         ("Method",),
         columns,
@@ -178,12 +168,12 @@ def paper_methods(key: str, layout: MethodsTable, made: Context) -> PaperTable:
     )
 
 
-def paper_intervals(key: str, layout: IntervalsTable, made: Context) -> PaperTable:
+def paper_intervals(key: str, output: Output, made: Context) -> PaperTable:
     """Gains with their intervals, a row for each suite."""
     printed, rows = made.recipe.numbers(key), []
-    for name in layout.evaluations:
+    for name in output.evaluations:
         run = made.runs[name]
-        values = (run.gain(layout.method), *_ends(_interval(run, layout.method)))
+        values = (run.gain(output.method), *_ends(_interval(run, output.method)))
         rows.append(PaperRow((run.name,), values, printed.get(name)))
     columns = [
         _column(GAIN, "Δ", True),
@@ -194,19 +184,19 @@ def paper_intervals(key: str, layout: IntervalsTable, made: Context) -> PaperTab
     return PaperTable(("Benchmark",), columns, rows, f"In points. {_BOOTSTRAP}", [note])
 
 
-def paper_partitions(key: str, layout: PartitionsTable, made: Context) -> PaperTable:
+def paper_partitions(key: str, output: Output, made: Context) -> PaperTable:
     """Scores on subsets of the images and on their complements."""
-    run, printed = made.runs[layout.evaluation], made.recipe.numbers(key)
-    lists = [_read_ids(Path(made.recipe.folder) / name) for name in layout.lists]
+    run, printed = made.runs[output.evaluation], made.recipe.numbers(key)
+    lists = [_read_ids(Path(made.recipe.folder) / name) for name in output.lists]
     many, rows, notes = len(lists) or PARTS, [], []
     printed = printed if many == PARTS else {}
-    pair = [part_scores(run, name, lists) for name in (BASELINE, layout.method)]
+    pair = [part_scores(run, name, lists) for name in (BASELINE, output.method)]
     for place, (kind, words) in enumerate((("subset", "subset"), ("complement", "all other images"))):
         base, own = ([None] * many if each is None else each[place].tolist() for each in pair)
         gains = list(map(_gain, own, base))
-        titles = (made.recipe.title_of(BASELINE), made.recipe.title_of(layout.method), "Δ")
+        titles = (made.recipe.title_of(BASELINE), made.recipe.title_of(output.method), "Δ")
         for name, title, values in zip(
-            (BASELINE, layout.method, GAIN), titles, (base, own, gains), strict=True
+            (BASELINE, output.method, GAIN), titles, (base, own, gains), strict=True
         ):
             rows.append(PaperRow((words, title), values, printed.get(f"{kind} {name}")))
         if gains[0] is not None:
@@ -259,36 +249,33 @@ def part_scores(
     return np.asarray(np.mean(found, axis=0)) if found else None
 
 
-def paper_placement(key: str, layout: PlacementTable, made: Context) -> PaperTable:
+def paper_placement(key: str, output: Output, made: Context) -> PaperTable:
     """Where drift is measured and the step applied."""
     printed, rows, notes = made.recipe.numbers(key), [], []
-    for name in layout.methods:
-        run = made.run_with(name, layout.evaluations)
-        replay = None if run is None else run.method(name).replay
-        places = (ABSENT, ABSENT)
-        if replay is not None:
-            places = PLACES.get(str(replay.gate_at), f"Block {replay.gate_at}"), PLACES[replay.update_at]
-        values = [made.score(layout.evaluations, name)]
-        values += [made.score(layout.evaluations, name, layout.clean)] if layout.clean else []
+    for name in output.methods:
+        run = made.run_with(name, output.evaluations)
+        places = (ABSENT, ABSENT) if run is None else places_of(run.method(name))
+        values = [made.score(output.evaluations, name)]
+        values += [made.score(output.evaluations, name, output.clean)] if output.clean else []
         rows.append(PaperRow(places, values, printed.get(name)))
         if found := _interval(run, name):
             text = f"[{found.low:+.{DIGITS}f}, {found.high:+.{DIGITS}f}]"
             notes.append(f"{made.recipe.title_of(name)} gains {found.estimate:+.{DIGITS}f}, 95% CI {text}.")
-    title = made.runs[layout.evaluations[0]].score_title
-    columns = [_column("score", title), *([_column("ER")] if layout.clean else [])]
+    title = made.runs[output.evaluations[0]].score_title
+    columns = [_column("score", title), *([_column("ER")] if output.clean else [])]
     return PaperTable(("Gate at", "Update at"), columns, rows, f"In percent. {_BOOTSTRAP}", notes)
 
 
-def paper_compute(key: str, layout: ComputeTable, made: Context) -> PaperTable:
+def paper_compute(key: str, output: Output, made: Context) -> PaperTable:
     """Blocks, time and memory of each method, pooled over evaluations by their numbers of images."""
     recipe, printed, rows = made.recipe, made.recipe.numbers(key), []
-    pooled = {name: _pooled(made, layout.evaluations, name) for name in layout.methods}
-    depth = recipe.models[recipe.evaluations[layout.evaluations[0]].model].depth
+    pooled = {name: _pooled(made, output.evaluations, name) for name in output.methods}
+    depth = recipe.models[recipe.evaluations[output.evaluations[0]].model].depth
     base = pooled.get(BASELINE)
     for name, own in pooled.items():
         values: Numbers = (None,) * 5
         if own is not None:
-            analytic = recipe.method(layout.evaluations, name).blocks(depth) / depth
+            analytic = recipe.method(output.evaluations, name).blocks(depth) / depth
             blocks, observed = (None, None) if base is None else (depth * own[0] / base[0], own[1] / base[1])
             values = (blocks, analytic, own[1], observed, (own[3] or np.nan) / 1e9)
         rows.append(PaperRow((recipe.title_of(name),), values, printed.get(name)))
@@ -304,9 +291,9 @@ def paper_compute(key: str, layout: ComputeTable, made: Context) -> PaperTable:
         "device per image, reading it included; the most bytes of tensors, weights among them, that one prediction needs."
     )
     spreads = [f"{recipe.title_of(name)} {each[2]:.3f}" for name, each in pooled.items() if each is not None]
-    sample = sum(max((c.images for c in made.costs.get(name, ())), default=0) for name in layout.evaluations)
+    sample = sum(max((c.images for c in made.costs.get(name, ())), default=0) for name in output.evaluations)
     notes = [
-        f"Each path ran alone on {sample} images of {' and '.join(layout.evaluations)}: medians, pooled by the number of images "
+        f"Each path ran alone on {sample} images of {' and '.join(output.evaluations)}: medians, pooled by the number of images "
         f"in each. Seconds between the quartiles: {', '.join(spreads)}.",
         "The paper's time is the wall time of 64 GPUs over all 11,782 images, times 64, over the number of images; yours is "
         "that of one device, which reads and predicts one image after the other.",
@@ -329,20 +316,19 @@ def _pooled(made: Context, evaluations: Sequence[str], method: str) -> tuple[flo
     return blocks, seconds, spread, max(each.peak_memory for each in costs)
 
 
-def paper_families(key: str, layout: FamiliesTable, made: Context) -> PaperTable:
+def paper_families(key: str, output: Output, made: Context) -> PaperTable:
     """Means over severities by shift, and the macro mean."""
-    run, pair, printed = made.runs[layout.evaluation], (BASELINE, layout.method), made.recipe.numbers(key)
-    scores, rows = [run.scores(method) for method in pair], []
+    run, pair, printed = made.runs[output.evaluation], (BASELINE, output.method), made.recipe.numbers(key)
+    rows = []
     order = [name for name in printed if name in run.families]
     for name in [*order, *(each for each in run.families if each not in order)]:
-        members = [each for each in run.shifted if each.family == name]
-        means = [float(np.mean([each.get(one, np.nan) for one in members])) for each in scores]
-        title = display_name(name, capital=True)
-        rows.append(PaperRow((title,), (*means, means[1] - means[0]), printed.get(name)))
+        means = means_of_family(run, name)
+        values = (means[BASELINE], means[output.method], _gain(means[output.method], means[BASELINE]))
+        rows.append(PaperRow((display_name(name, capital=True),), values, printed.get(name)))
     base, own = (run.score(method) for method in pair)
     rows.append(PaperRow(("Macro mean",), (base, own, _gain(own, base)), printed.get(MEAN)))
     notes = []
-    if found := _interval(run, layout.method):
+    if found := _interval(run, output.method):
         notes.append(f"95% CI of the macro mean's Δ, over families: [{found.low:+.3f}, {found.high:+.3f}].")
     if printed and {*printed} - {MEAN} != {*run.families}:
         many = f"{len(run.families)} of the paper's {len(printed) - 1} shifts"
@@ -351,18 +337,18 @@ def paper_families(key: str, layout: FamiliesTable, made: Context) -> PaperTable
     caption = (
         f"Means of {run.metric} over {severities} severities, in percent; Δ is computed before rounding."
     )
-    return PaperTable(("Shift",), _pair_columns(made, layout.method), rows, caption, notes)
+    return PaperTable(("Shift",), _pair_columns(made, output.method), rows, caption, notes)
 
 
-def paper_classes(key: str, layout: ClassesTable, made: Context) -> Iterator[PaperTable]:
+def paper_classes(key: str, output: Output, made: Context) -> Iterator[PaperTable]:
     """The paper's classes with your numbers, and the classes that gain most in yours."""
-    run, printed = made.runs[layout.evaluation], made.recipe.numbers(key)
-    found = class_gains(run, layout.method)
+    run, printed = made.runs[output.evaluation], made.recipe.numbers(key)
+    found = class_gains(run, output.method)
     if found is None:
         raise GramLoopError(f"{run.name} is not complete, or has no classes")
     counted = made.counted("classes improved")
     notes = [f"{found.improved} of {len(found.names)} classes improve{counted}."]
-    columns = _pair_columns(made, layout.method)
+    columns = _pair_columns(made, output.method)
     caption = f"{run.task.class_metric} of a class in percent, {run.scope}."
     rows = _class_rows(found)
     first = [re.split("[,;]", str(row.heads[1]))[0].strip() for row in rows]  # ADE20K lists synonyms
@@ -373,7 +359,7 @@ def paper_classes(key: str, layout: ClassesTable, made: Context) -> Iterator[Pap
     ]
     if known:
         yield PaperTable(("Your rank", "Class"), columns, known, caption, notes)
-    yield PaperTable(("Rank", "Class"), columns, rows[: layout.top], caption, notes, ending="yours")
+    yield PaperTable(("Rank", "Class"), columns, rows[: output.top], caption, notes, ending="yours")
 
 
 def _class_rows(found: ClassGains) -> list[PaperRow]:

@@ -11,22 +11,21 @@ from gramloop.report.answers import method_gain, recommended, shown_methods
 from gramloop.report.breakdowns import gram_consistency
 from gramloop.report.document import RenderedFigure, answer_section
 from gramloop.report.figures.charts import (
-    Gains,
     consistency_figure,
     gain_chart,
     severity_heat,
 )
 from gramloop.report.figures.pictures import (
     KeptImage,
-    ShownImages,
     kept_images,
     parse_exemplar,
     prediction_figures,
 )
-from gramloop.report.load import LoadedRuns, OnProgress
+from gramloop.report.load import LoadedRuns
 from gramloop.report.run import Run
 from gramloop.report.stats import Evidence
 from gramloop.util.plotting import CaptionedFigure
+from gramloop.util.progress import tracked
 
 Named = Iterator[tuple[str, CaptionedFigure]]  # by the key that names the files
 
@@ -43,14 +42,12 @@ class Figures:
         section: str,
         named: Iterable[tuple[str, CaptionedFigure]],
         pdf: bool,
-        on_progress: OnProgress,
         failure: str,
         photograph: bool = False,
     ) -> None:
         """Render figures of a section; ``failure`` says what is missing where that cannot be done."""
         try:
             for key, drawn in named:
-                on_progress(drawn.title)
                 self.figures.append(RenderedFigure.of(key, drawn, section, pdf, photograph))
         except GramLoopError as error:
             self.remarks.append(f"{failure}: {error}.".replace("..", "."))
@@ -61,7 +58,6 @@ def draw_figures(
     evidence: Sequence[Evidence] = (),
     exemplars: Sequence[str] = (),
     pdf: bool = True,
-    on_progress: OnProgress = lambda _: None,
 ) -> Figures:
     """Every figure that the results allow.
 
@@ -70,7 +66,6 @@ def draw_figures(
         evidence: Their methods compared, for the charts of gains and the choice of methods to show.
         exemplars: Images to show, ``CONDITION:IMAGE``; without them the best, the worst and a typical one are.
         pdf: Draw each also for paper.
-        on_progress: Called with the title of each figure that is about to be rendered.
     """
     result = Figures()
     wanted = [parse_exemplar(text) for text in exemplars]
@@ -78,17 +73,17 @@ def draw_figures(
     kept = {run.name: kept_images(run, shown[run.name]) if shown[run.name] else [] for run in loaded.runs}
     _refuse_missing(wanted, [image for images in kept.values() for image in images])
     answered = [run for run in loaded.runs if run.shifted] or list(loaded.runs)
-    for run in loaded.runs:
+    for run in tracked(loaded.runs, "drawing figures", len(loaded.runs)):
         failure, methods = f"A figure of {run.name} is left out", shown[run.name]
         first = answer_section(run.name) if run in answered else "predictions"
-        result.add(first, _chart(run, evidence), pdf, on_progress, failure)
-        result.add("severity", _heat(run, methods), pdf, on_progress, failure)
-        result.add("consistency", _consistency(run), pdf, on_progress, failure)
+        result.add(first, _chart(run, evidence), pdf, failure)
+        result.add("severity", _heat(run, methods), pdf, failure)
+        result.add("consistency", _consistency(run), pdf, failure)
         if images := kept[run.name]:
             named = [image for each in wanted for image in images if image.is_called(*each)]
-            drawn = prediction_figures(ShownImages(run), methods, images, named)
+            drawn = prediction_figures(run, methods, images, named)
             failure = f"Figures with images of {run.name} are left out"
-            result.add(first, drawn, pdf, on_progress, failure, photograph=True)
+            result.add(first, drawn, pdf, failure, photograph=True)
     result.remarks = list(dict.fromkeys(result.remarks))
     return result
 
@@ -114,7 +109,7 @@ def _heat(run: Run, methods: Sequence[str]) -> Named:
             (each.name, each.severity): scores.get(each, float("nan")) - base.get(each, float("nan"))
             for each in run.shifted
         }
-        yield f"{run.key}-severity-{method}", severity_heat(Gains.of(gains, run.metric, method)).of(run.name)
+        yield f"{run.key}-severity-{method}", severity_heat(gains, run.metric, method).of(run.name)
 
 
 def _chart(run: Run, evidence: Sequence[Evidence]) -> Named:

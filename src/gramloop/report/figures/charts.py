@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -107,62 +106,47 @@ _CELL, _HEAT_TOP, _HEAT_FOOT = 0.165, 0.30, 0.43  # inches
 _NARROW = 1.4  # inches of a lone column
 
 
-@dataclass(frozen=True)
-class Gains:
-    """Gains in points: one row per family (or suite), one column per severity; nan where there is no result."""
+def severity_heat(
+    gains: Mapping[tuple[str, int], float], metric: str, method: str, subject: str = "shift"
+) -> CaptionedFigure:
+    """The heat map of a method's gains, with the mean of each row and column, and numbers in all cells.
 
-    names: Sequence[str]
-    severities: Sequence[int]  # a single 0 where the shifts have no severities
-    values: NDArray[np.float64]  # (names, severities)
-    metric: str
-    method: str
-    subject: str = "shift"  # what a row is
-
-    @classmethod
-    def of(
-        cls, gains: Mapping[tuple[str, int], float], metric: str, method: str, subject: str = "shift"
-    ) -> Gains:
-        """From gains by family and severity, in the order in which families come."""
-        names = list(dict.fromkeys(name for name, _ in gains))
-        severities = sorted({severity for _, severity in gains})
-        values = np.full((len(names), len(severities)), np.nan)
-        for (name, severity), gain in gains.items():
-            values[names.index(name), severities.index(severity)] = gain
-        return cls(names, severities, values, metric, method, subject)
-
-    def with_means(self) -> NDArray[np.float64]:
-        """The values with the mean of each row and column; nan where one is missing, for it would mislead."""
-        table = self.values
-        if len(self.severities) > 1:
-            table = np.column_stack([table, table.mean(axis=1)])
-        return np.vstack([table, table.mean(axis=0)]) if len(self.names) > 1 else table
-
-    def cell_name(self, place: int) -> str:
-        """A cell of the flattened values in words."""
-        row, column = divmod(place, len(self.severities))
-        severity = self.severities[column]
-        return display_name(self.names[row]) + (f", severity {severity}" if severity else "")
-
-
-def severity_heat(gains: Gains, width: float = COLUMN) -> CaptionedFigure:
-    """The heat map, with the mean of each row and column, and numbers in all cells."""
+    Args:
+        gains: in points by name and severity, which is 0 where shifts have none; nan where there is no result.
+        metric: that they are of.
+        method: that gains.
+        subject: what a row is.
+    """
+    if not gains:
+        raise GramLoopError(f"no {subject} is complete that has severities and the method {method}")
+    names = list(dict.fromkeys(name for name, _ in gains))
+    severities = sorted({severity for _, severity in gains})
+    values = np.array([[gains.get((name, each), np.nan) for each in severities] for name in names])
+    columns = [*map(str, severities), "mean"] if len(severities) > 1 else [method]
     with styled():
-        return CaptionedFigure(_draw_heat(gains, width), *_heat_words(gains))
+        figure = _draw_heat(names, columns, values, f"gain in {metric} (points)")
+    title = f"Gain of {method} by {subject} and severity"
+    words = _heat_words({key: gain for key, gain in gains.items() if np.isfinite(gain)}, values.size)
+    caption = f"Gain of {method} over the baseline in {metric} points; blue is better, red worse. {words}"
+    return CaptionedFigure(figure, title, caption, f"Heat map. {caption}")
 
 
-def _draw_heat(gains: Gains, width: float) -> Any:
+def _draw_heat(names: Sequence[str], columns: Sequence[str], values: NDArray[np.float64], label: str) -> Any:
     from matplotlib.colors import Normalize
 
-    several, many = len(gains.severities) > 1, len(gains.names) > 1
-    labels = [*map(display_name, gains.names), *["mean"] * many]
-    heads = [*map(str, gains.severities), "mean"] if several else [gains.method]
-    table = gains.with_means()
+    several, many = (
+        values.shape[1] > 1,
+        len(names) > 1,
+    )  # the mean of a row or column that lacks a value is nan
+    labels = [*map(display_name, names), *["mean"] * many]
+    table = np.column_stack([values, values.mean(axis=1)]) if several else values
+    table = np.vstack([table, table.mean(axis=0)]) if many else table
     margin = max(text_width(label, 6.5) for label in labels) + 0.12
-    width = width if several else min(width, margin + _NARROW)
+    width = COLUMN if several else min(COLUMN, margin + _NARROW)
     top = _HEAT_TOP if several else _HEAT_TOP / 2
     sheet = Sheet(width, top + _CELL * len(labels) + _HEAT_FOOT)
     axes = sheet.panel(margin, top, width - margin - 0.04, _CELL * len(labels))
-    largest = float(np.nanmax(np.abs(gains.values))) if np.isfinite(gains.values).any() else 0.0
+    largest = float(np.nanmax(np.abs(values))) if np.isfinite(values).any() else 0.0
     limit = largest or 1.0
     axes.set_facecolor("#e8e8e8")  # of cells without a result
     shown = axes.imshow(
@@ -174,66 +158,62 @@ def _draw_heat(gains: Gains, width: float) -> Any:
         words = signed_difference(float(value), digits) if np.isfinite(value) else "–"
         ink = "white" if strong else INK
         axes.text(column, row, words, fontsize=6, ha="center", va="center_baseline", color=ink)
-    axes.set_xticks(range(len(heads)), heads)
+    axes.set_xticks(range(len(columns)), columns)
     axes.set_yticks(range(len(labels)), labels)
-    axes.set_xticks(np.arange(len(heads) + 1) - 0.5, minor=True)
+    axes.set_xticks(np.arange(len(columns) + 1) - 0.5, minor=True)
     axes.set_yticks(np.arange(len(labels) + 1) - 0.5, minor=True)
     axes.grid(which="minor", color="white", linewidth=0.6)
     if several:
-        axes.axvline(len(gains.severities) - 0.5, color="white", linewidth=4)
+        axes.axvline(values.shape[1] - 0.5, color="white", linewidth=4)
         sheet.text(margin + (width - margin) / 2, 0.03, "severity", ha="center")
     if many:
-        axes.axhline(len(gains.names) - 0.5, color="white", linewidth=4)
+        axes.axhline(len(names) - 0.5, color="white", linewidth=4)
     axes.xaxis.set_ticks_position("top")
     axes.tick_params(which="both", length=0, pad=2)
     axes.spines[:].set_visible(False)
-    place = (margin, sheet.height - _HEAT_FOOT + 0.09, width - margin - 0.04)
-    sheet.colour_bar(shown, place, f"gain in {gains.metric} (points)")
+    sheet.colour_bar(shown, (margin, sheet.height - _HEAT_FOOT + 0.09, width - margin - 0.04), label)
     return sheet.figure
 
 
-def _heat_words(gains: Gains) -> tuple[str, str, str]:
-    title, values = f"Gain of {gains.method} by {gains.subject} and severity", gains.values
-    finite = np.isfinite(values)
-    cells = int(finite.sum())
-    if not cells:
-        return title, "No condition is complete yet.", f"{title}: no condition is complete yet."
-    ends = int(np.nanargmax(values)), int(np.nanargmin(values))
+def _heat_words(gains: Mapping[tuple[str, int], float], cells: int) -> str:
+    """What the known gains of so many cells say."""
+    if not gains:
+        return "No condition is complete yet."
+    ends = [pick(gains, key=lambda key: gains[key]) for pick in (max, min)]
     best, least = (
-        f"{signed_difference(float(values.flat[end]), 3)} ({gains.cell_name(end)})" for end in ends
+        f"{signed_difference(gains[name, severity], 3)} ({display_name(name)}"
+        + (f", severity {severity})" if severity else ")")
+        for name, severity in ends
     )
-    rest = f"The mean over all is {signed_difference(float(values.mean()), 3)}."
-    if cells < finite.size:
-        rest = f"{finite.size - cells} of {finite.size} cells have no result yet (grey)."
-    caption = (
-        f"Gain of {gains.method} over the baseline in {gains.metric} points; blue is better, red worse. "
-        f"{(values[finite] > 0).sum()} of {cells} conditions gain, {(values[finite] < 0).sum()} lose; the largest gain is "
-        f"{best}, the lowest {least}. {rest}"
-    )
-    return title, caption, f"Heat map. {caption}"
+    rest = f"The mean over all is {signed_difference(float(np.mean(list(gains.values()))), 3)}."
+    if len(gains) < cells:
+        rest = f"{cells - len(gains)} of {cells} cells have no result yet (grey)."
+    gained, lost = sum(gain > 0 for gain in gains.values()), sum(gain < 0 for gain in gains.values())
+    return f"{gained} of {len(gains)} conditions gain, {lost} lose; the largest gain is {best}, the lowest {least}. {rest}"
 
 
 _SHIFT_ROW, _GRAM_TOP, _GRAM_FOOT = 0.17, 0.24, 0.5  # inches
 
 
-def consistency_figure(data: GramConsistency, width: float = COLUMN) -> CaptionedFigure:
+def consistency_figure(data: GramConsistency) -> CaptionedFigure:
     """Two markers for each shift, sorted, against the ungated replay at 1."""
     for family, found in zip(data.families, ratios(data.family_sums), strict=True):
         if not np.isfinite(found).all():
             raise GramLoopError(f"the ungated replay of {family} does not drift, so there is no ratio to it")
     with styled():
-        figure = _draw_consistency(data, width)
+        figure = _draw_consistency(data)
     return CaptionedFigure(figure, "Gram consistency at matched strength", *_consistency_words(data))
 
 
-def _draw_consistency(data: GramConsistency, width: float) -> Any:
+def _draw_consistency(data: GramConsistency) -> Any:
     found = ratios(data.family_sums)
     order = np.argsort(found[:, 1], kind="stable")
     uniform, gated = found[order].T
-    labels = [display_name(data.families[index]) for index in order]
+    families = list(data.families)
+    labels = [display_name(families[index]) for index in order]
     margin = max(text_width(label, 6.5) for label in labels) + 0.12
-    sheet = Sheet(width, _GRAM_TOP + _SHIFT_ROW * len(labels) + _GRAM_FOOT)
-    axes = sheet.panel(margin, _GRAM_TOP, width - margin - 0.1, _SHIFT_ROW * len(labels))
+    sheet = Sheet(COLUMN, _GRAM_TOP + _SHIFT_ROW * len(labels) + _GRAM_FOOT)
+    axes = sheet.panel(margin, _GRAM_TOP, COLUMN - margin - 0.1, _SHIFT_ROW * len(labels))
     places = np.arange(len(labels))
     axes.hlines(places, found[order].min(axis=1), found[order].max(axis=1), color=FAINT, linewidth=1.0)
     axes.axvline(1.0, color=INK, linewidth=0.8, linestyle=(0, (4, 2)), label="ungated (= 1)")

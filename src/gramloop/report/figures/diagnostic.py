@@ -22,6 +22,7 @@ from gramloop.util.plotting import (
     Sheet,
     bare,
     draw_values,
+    drift_end,
     percent_of,
     photograph,
     shrunk,
@@ -30,7 +31,6 @@ from gramloop.util.plotting import (
 
 _GAP, _TITLE, _NOTE, _FOOT, _SIDE, _EDGE = 0.07, 0.19, 0.2, 0.36, 0.17, 0.02  # inches
 _TALLEST = 1.5  # of a panel's width; a longer strip would leave nothing to see
-_CLIPPED = 99.5  # percentile of all drift at which the scale ends, so that one patch does not hide the others
 _PANELS = ("input", "proposal drift", "gate", "post-gating drift")
 
 
@@ -56,18 +56,14 @@ def diagnostic(
     """The figure, a row for each image; ``high`` is where the scale of drift ends."""
     if not rows:
         raise GramLoopError("a diagnostic figure needs at least one image")
-    high = high or drift_scale(rows)
+    high = high or drift_end(drift_maps(rows))
     with styled():
         return CaptionedFigure(_draw(rows, high), title, *_words(rows, high))
 
 
-def drift_scale(rows: Sequence[Diagnosed]) -> float:
-    """Where the common scale of all drift panels ends."""
-    maps = [each for row in rows for each in (row.drift, row.post) if each is not None]
-    values = np.concatenate([np.asarray(each, dtype=np.float64).ravel() for each in maps])
-    values = values[np.isfinite(values)]
-    top = float(np.percentile(values, _CLIPPED)) if len(values) else 0.0
-    return top or float(values.max(initial=0.0)) or 1e-12
+def drift_maps(rows: Sequence[Diagnosed]) -> list[NDArray[Any]]:
+    """All maps that share the scale of drift."""
+    return [each for row in rows for each in (row.drift, row.post) if each is not None]
 
 
 def _draw(rows: Sequence[Diagnosed], high: float) -> Any:
@@ -88,7 +84,7 @@ def _draw(rows: Sequence[Diagnosed], high: float) -> Any:
             for panel, name in zip(panels, _PANELS, strict=True):
                 panel.set_title(name, pad=2.5)
         top += tall + _NOTE
-    beyond = any(np.nanmax(each) > high for row in rows for each in (row.drift, row.post) if each is not None)
+    beyond = any(np.nanmax(each) > high for each in drift_maps(rows))
     for column, shown in ((1, drift), (2, gate), (3, drift)):
         label, more = ("gate", False) if shown is gate else ("Gram drift", bool(beyond))
         sheet.colour_bar(shown, (left[column] + 0.12, top, width - 0.24), label, beyond=more)

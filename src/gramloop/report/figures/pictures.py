@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
@@ -15,16 +15,13 @@ from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import Unit, condition_of
-from gramloop.evaluate.provenance import PlannedImages
-from gramloop.evaluate.rows import CLEAN_PREFIX, KeptMaps, maps_of
+from gramloop.evaluate.rows import CLEAN_PREFIX, maps_of
 from gramloop.evaluate.store import Store, UnusableFile
 from gramloop.report.figures.diagnostic import Diagnosed
 from gramloop.report.run import Run
 from gramloop.tasks.base import AnyTask
-from gramloop.tasks.detection import PICTURE_SCORE, Detection
+from gramloop.tasks.detection import PICTURE_SCORE
 from gramloop.tasks.prediction import Changes, DrawStyle, Prediction, mark_changes
-from gramloop.tasks.semantic import Segmentation
-from gramloop.util.files import load_checksums
 from gramloop.util.plotting import (
     FULL,
     LEGEND_LINE,
@@ -53,41 +50,6 @@ class ComparedImage:
     predictions: tuple[Prediction, ...]
     classes: Mapping[int, str] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        size = self.image.shape[:2]
-        for each in (self.truth, *self.predictions):
-            labels = self.task.class_map(each, PICTURE_SCORE)
-            if labels is not None and labels.shape != size:
-                raise GramLoopError(
-                    f"a prediction of {self.title!r} is {labels.shape}, unlike its image {size}"
-                )
-
-    def part(self, crop: tuple[int, int, int, int] | None, categories: Sequence[str] = ()) -> ComparedImage:
-        """A part of it: boxes count where their centres lie inside the crop and their categories are listed.
-
-        Args:
-            crop: left, top, right and bottom in pixels; None for the whole image.
-            categories: names of classes; all by default.
-        """
-        height, width = self.image.shape[:2]
-        left, top, right, bottom = crop or (0, 0, width, height)
-        if not (0 <= left < right <= width and 0 <= top < bottom <= height):
-            raise GramLoopError(
-                f"the crop {crop} does not lie in {self.title!r}, which is {width} x {height}"
-            )
-        if strangers := [name for name in categories if name not in self.classes.values()]:
-            raise GramLoopError(
-                f"there is no category {strangers[0]!r}; {self.title!r} has {', '.join(self.classes.values())}"
-            )
-        numbers = [number for number, name in self.classes.items() if not categories or name in categories]
-        place = (left, top, right, bottom)
-        return replace(
-            self,
-            image=self.image[top:bottom, left:right],
-            truth=_part(self.truth, place, numbers),
-            predictions=tuple(_part(each, place, numbers) for each in self.predictions),
-        )
-
     def style(self, known: Mapping[int, str] | None = None) -> DrawStyle:
         """What all panels share."""
         return self.task.style([self.truth, *self.predictions], self.classes, PICTURE_SCORE, known or {})
@@ -112,18 +74,6 @@ class ComparedImage:
             self.task.draw(panel, self.image, prediction, style)
             mark_changes(panel, each)
         return self.legend(style)
-
-
-def _part(found: Prediction, crop: tuple[int, int, int, int], numbers: Sequence[int]) -> Prediction:
-    left, top, right, bottom = crop
-    if isinstance(found, Segmentation):
-        return replace(found, labels=found.labels[top:bottom, left:right], scores=None)
-    if not isinstance(found, Detection):
-        raise GramLoopError("only segmentations and detections can be cropped")
-    x, y = found.boxes[:, ::2].mean(axis=1), found.boxes[:, 1::2].mean(axis=1)
-    inside = (x >= left) & (x < right) & (y >= top) & (y < bottom) & np.isin(found.labels, numbers)
-    boxes = found.boxes[inside] - np.array([left, top, left, top], dtype=found.boxes.dtype)
-    return replace(found, boxes=boxes, scores=found.scores[inside], labels=found.labels[inside])
 
 
 def qualitative(
@@ -186,8 +136,9 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True)
 class KeptImage:
-    """One image under one condition, with a stored row for every method."""
+    """One image of an evaluation under one condition, with a stored row for every method."""
 
+    run: Run
     condition: Condition
     position: int
     image_id: str
@@ -202,9 +153,40 @@ class KeptImage:
         """Whether a reader means it, by the image's id or position."""
         return self.condition.key == condition and image in (self.image_id, str(self.position))
 
-    def maps(self, method: str) -> KeptMaps | None:
-        """The replay's maps."""
-        return maps_of(self.rows[method])
+    def gain(self, method: str) -> float:
+        """What a method gains over the baseline on it."""
+        score, classes = self.run.task.image_score, self.run.plan.classes
+        return score(self.rows[method], classes) - score(self.rows[BASELINE], classes)
+
+    def record(self) -> Record:
+        """The image with its truth; an error if the set is gone or is another."""
+        key = self.condition.key
+        record = self.run.data.data(key)[self.position]
+        if str(record.image_id) != self.image_id:
+            raise GramLoopError(
+                f"image {self.position} of {key} is {record.image_id} now, and was {self.image_id}"
+            )
+        refuse_change(record)
+        return record
+
+    def diagnosed(self, method: str, label: str) -> Diagnosed:
+        """A row of the diagnostic figure; the image must keep the method's maps."""
+        maps = maps_of(self.rows[method])
+        assert maps is not None
+        return Diagnosed(label, self.record().image(), maps.last_drift, maps.last_gate, maps.post_drift)
+
+    def compared(self, methods: Sequence[str], title: str) -> ComparedImage:
+        """A row of the figure of predictions."""
+        plan, task, record = self.run.plan, self.run.task, self.record()
+        names = (BASELINE, *methods)
+        found = [each for name in names if (each := task.decode(self.rows[name])) is not None]
+        if plan.label_free:
+            truth = task.decode(self.rows[methods[0]], f"{CLEAN_PREFIX}picture")
+        else:
+            truth = task.as_prediction(task.read_truth(record))
+        if truth is None or len(found) < len(names):
+            raise GramLoopError(f"image {self.image_id} of {self.condition} keeps no picture")
+        return ComparedImage(title, record.image(), task, truth, tuple(found), plan.categories)
 
 
 def kept_images(run: Run, names: Sequence[str], only: str = "*") -> list[KeptImage]:
@@ -242,76 +224,28 @@ def kept_images(run: Run, names: Sequence[str], only: str = "*") -> list[KeptIma
             continue
         for position in sorted(set.intersection(*(set(each) for each in kept.values()))):
             named = {name: each[position] for name, each in kept.items()}
-            found.append(KeptImage(condition_of(key), position, named[BASELINE]["image_id"], named))
+            found.append(KeptImage(run, condition_of(key), position, named[BASELINE]["image_id"], named))
     return found
 
 
-class ShownImages:
-    """The images of a run that figures show, opened when first needed."""
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
-        self._images: PlannedImages | None = None
-
-    def record(self, kept: KeptImage) -> Record:
-        """The image with its truth; an error if the set is gone or is another."""
-        key = kept.condition.key
-        if self._images is None:
-            load_checksums(self.run.folder)
-            self._images = PlannedImages(self.run.plan)
-        record = self._images.data(key)[kept.position]
-        if str(record.image_id) != kept.image_id:
-            raise GramLoopError(
-                f"image {kept.position} of {key} is {record.image_id} now, and was {kept.image_id}"
-            )
-        refuse_change(record)
-        return record
-
-    def diagnosed(self, kept: KeptImage, method: str, label: str) -> Diagnosed:
-        """A row of the diagnostic figure; the image must keep the method's maps."""
-        maps = kept.maps(method)
-        assert maps is not None
-        return Diagnosed(label, self.record(kept).image(), maps.last_drift, maps.last_gate, maps.post_drift)
-
-    def compared(self, kept: KeptImage, methods: Sequence[str], title: str) -> ComparedImage:
-        """A row of the figure of predictions."""
-        task, record = self.run.task, self.record(kept)
-        names = (BASELINE, *methods)
-        found = [each for name in names if (each := task.decode(kept.rows[name])) is not None]
-        if self.run.plan.label_free:
-            truth = task.decode(kept.rows[methods[0]], f"{CLEAN_PREFIX}picture")
-        else:
-            truth = task.as_prediction(task.read_truth(record))
-        if truth is None or len(found) < len(names):
-            raise GramLoopError(f"image {kept.image_id} of {kept.condition} keeps no picture")
-        return ComparedImage(title, record.image(), task, truth, tuple(found), self.run.plan.categories)
-
-
 def prediction_figures(
-    images: ShownImages, methods: Sequence[str], kept: Sequence[KeptImage], chosen: Sequence[KeptImage]
+    run: Run, methods: Sequence[str], kept: Sequence[KeptImage], chosen: Sequence[KeptImage]
 ) -> Iterator[tuple[str, CaptionedFigure]]:
     """Baseline and methods in the images that the reader chose, or in the best, the worst and a typical one of the first."""
-    run = images.run
     if run.changes_only:
         return
     pairs = [(image, "chosen by the reader") for image in {each.place: each for each in chosen}.values()]
     if not pairs:
         shifted = [image for image in kept if image.condition.name != "clean"] or list(kept)
-        gains = {index: image_gain(run, image, methods[0]) for index, image in enumerate(shifted)}
+        gains = {index: image.gain(methods[0]) for index, image in enumerate(shifted)}
         unit = f"points of {run.task.metrics[0]}" + " with the clean prediction" * run.plan.label_free
         pairs = [(shifted[index], why) for index, why in choose(gains, unit).items()]
-    rows = [images.compared(image, methods, f"{why} · {image.place}") for image, why in pairs[:_MOST_ROWS]]
+    rows = [image.compared(methods, f"{why} · {image.place}") for image, why in pairs[:_MOST_ROWS]]
     if rows:
         truth = "clean prediction" if run.plan.label_free else "annotation"
         title = f"Predictions of {', '.join((BASELINE, *methods[:-1]))} and {methods[-1]}"
         drawn = qualitative(rows, title, (BASELINE, *methods), truth)
         yield f"{run.key}-predictions", drawn.of(run.name)
-
-
-def image_gain(run: Run, image: KeptImage, method: str) -> float:
-    """What a method gains over the baseline on one image."""
-    after, before = (run.task.image_score(image.rows[name], run.categories) for name in (method, BASELINE))
-    return after - before
 
 
 def choose(gains: Mapping[Key, float], unit: str) -> dict[Key, str]:

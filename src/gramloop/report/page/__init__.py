@@ -6,7 +6,6 @@ import base64
 import hashlib
 import math
 from collections.abc import Collection
-from functools import cache
 from io import BytesIO
 from itertools import count
 from pathlib import Path
@@ -48,28 +47,20 @@ def render(document: Document, files: Collection[str] = ()) -> str:
         }
         for section in document.sections
     ]
-    return (
-        _environment()
-        .get_template("page.html")
-        .render(
-            document=document,
-            policy=_policy(style, script),
-            style=Markup(style),
-            script=Markup(script),
-            answers=answers,
-            sections=sections,
-        )
-    )
-
-
-@cache
-def _environment() -> Environment:
-    return Environment(
+    environment = Environment(
         loader=FileSystemLoader(_HERE),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+    )
+    return environment.get_template("page.html").render(
+        document=document,
+        policy=_policy(style, script),
+        style=Markup(style),
+        script=Markup(script),
+        answers=answers,
+        sections=sections,
     )
 
 
@@ -126,16 +117,11 @@ def _figure(figure: RenderedFigure, files: Collection[str]) -> dict[str, Any]:
     )
     return {
         "figure": figure,
-        "source": _data_url(figure.png),
-        "dark": figure.dark and _data_url(figure.dark),
+        "source": "data:image/png;base64," + base64.b64encode(figure.png).decode(),
         "width": width,
         "height": height,
         "links": _links("figures", figure.key, ("png", "pdf"), files),
     }
-
-
-def _data_url(png: bytes) -> str:
-    return "data:image/png;base64," + base64.b64encode(png).decode()
 
 
 def _links(folder: str, key: str, endings: tuple[str, ...], files: Collection[str]) -> list[tuple[str, str]]:
