@@ -122,7 +122,7 @@ def match_masks(
             (height, width), (rows, columns) = other[0], truth.size
             raise GramLoopError(f"a {name} mask is {width} x {height}, but its image is {columns} x {rows}")
     listed = np.flatnonzero(np.isin(labels, categories))
-    masks = [masks[index] for index in listed]
+    masks = [masks[index] for index in listed.tolist()]
 
     def overlaps(own: NDArray[np.int64], true: NDArray[np.int64]) -> NDArray[np.float64]:
         objects = [truth.masks[index] for index in true]

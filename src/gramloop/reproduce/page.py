@@ -165,7 +165,8 @@ def _compared(run: Run, method: str, row: ImageRow) -> ComparedImage:
                 f"{run.name} keeps no pictures under {row.condition or 'any condition'}; give it pictures: N"
             )
         kept, why = images[int(np.nanargmax(gains))], "largest gain of the images kept"
-    return kept.compared([method], f"{run.name} · {kept.place} · {why}")
+    found = kept.compared([method], f"{run.name} · {kept.place} · {why}")
+    return found.part(row.crop, row.categories) if row.crop or row.categories else found
 
 
 _TABLES: dict[str, Callable[[str, Output, Context], PaperTable | Iterable[PaperTable]]] = {

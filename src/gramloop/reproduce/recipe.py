@@ -103,17 +103,21 @@ class ScoreColumn(_Entry, frozen=True):
 
 
 class ImageRow(_Entry, frozen=True):
-    """A row of a figure: an image of an evaluation, by default the one that gains most.
+    """A row of a figure: an image of an evaluation, by default the one that gains most; and what is shown of it.
 
     Args:
         evaluation: its name.
         condition: such as impulse/3, or */5 for all of severity 5.
         image: its id.
+        crop: left, top, right and bottom in pixels.
+        categories: names of the only classes that are drawn.
     """
 
     evaluation: str
     condition: str = ""
     image: str = ""
+    crop: tuple[int, int, int, int] | None = None
+    categories: tuple[str, ...] = ()
 
 
 class Output(_Entry, frozen=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
@@ -20,8 +20,9 @@ from gramloop.evaluate.store import Store, UnusableFile
 from gramloop.report.figures.diagnostic import Diagnosed
 from gramloop.report.run import Run
 from gramloop.tasks.base import AnyTask
-from gramloop.tasks.detection import PICTURE_SCORE
+from gramloop.tasks.detection import PICTURE_SCORE, Detection
 from gramloop.tasks.prediction import Changes, DrawStyle, Prediction, mark_changes
+from gramloop.tasks.semantic import Segmentation
 from gramloop.util.plotting import (
     FULL,
     LEGEND_LINE,
@@ -50,6 +51,32 @@ class ComparedImage:
     predictions: tuple[Prediction, ...]
     classes: Mapping[int, str] = field(default_factory=dict)
 
+    def part(self, crop: tuple[int, int, int, int] | None, categories: Sequence[str] = ()) -> ComparedImage:
+        """A part of it: boxes count where their centres lie inside the crop and their categories are listed.
+
+        Args:
+            crop: left, top, right and bottom in pixels; None for the whole image.
+            categories: names of classes; all by default.
+        """
+        height, width = self.image.shape[:2]
+        left, top, right, bottom = crop or (0, 0, width, height)
+        if not (0 <= left < right <= width and 0 <= top < bottom <= height):
+            raise GramLoopError(
+                f"the crop {crop} does not lie in {self.title!r}, which is {width} x {height}"
+            )
+        if strangers := [name for name in categories if name not in self.classes.values()]:
+            raise GramLoopError(
+                f"there is no category {strangers[0]!r}; {self.title!r} has {', '.join(self.classes.values())}"
+            )
+        numbers = [number for number, name in self.classes.items() if not categories or name in categories]
+        place = (left, top, right, bottom)
+        return replace(
+            self,
+            image=self.image[top:bottom, left:right],
+            truth=_part(self.truth, place, numbers),
+            predictions=tuple(_part(each, place, numbers) for each in self.predictions),
+        )
+
     def style(self, known: Mapping[int, str] | None = None) -> DrawStyle:
         """What all panels share."""
         return self.task.style([self.truth, *self.predictions], self.classes, PICTURE_SCORE, known or {})
@@ -74,6 +101,18 @@ class ComparedImage:
             self.task.draw(panel, self.image, prediction, style)
             mark_changes(panel, each)
         return self.legend(style)
+
+
+def _part(found: Prediction, crop: tuple[int, int, int, int], numbers: Sequence[int]) -> Prediction:
+    left, top, right, bottom = crop
+    if isinstance(found, Segmentation):
+        return replace(found, labels=found.labels[top:bottom, left:right], scores=None)
+    if not isinstance(found, Detection):
+        raise GramLoopError("only segmentations and detections can be cropped")
+    x, y = found.boxes[:, ::2].mean(axis=1), found.boxes[:, 1::2].mean(axis=1)
+    inside = (x >= left) & (x < right) & (y >= top) & (y < bottom) & np.isin(found.labels, numbers)
+    boxes = found.boxes[inside] - np.array([left, top, left, top], dtype=found.boxes.dtype)
+    return replace(found, boxes=boxes, scores=found.scores[inside], labels=found.labels[inside])
 
 
 def qualitative(
