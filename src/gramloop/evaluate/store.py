@@ -117,8 +117,10 @@ class Store(Generic[D]):
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise UnusableFile(f"{path} is torn or damaged ({reason})") from error
         entries = table.schema.metadata or {}
-        if _KEY not in entries:
-            raise _foreign(path, "was not written by gramloop evaluate")
+        if _KEY not in entries:  # damage may hide the key, but no single one renames every column
+            if not {*unit_schema(self.task, self.plan.label_free).names} & {*table.column_names}:
+                raise _foreign(path, "was not written by gramloop evaluate")
+            raise UnusableFile(f"{path} is damaged: what it says about itself is lost")
         if entries.get(_SEAL) != _seal(entries[_KEY].decode(errors="replace"), table):
             raise UnusableFile(f"{path} is damaged: its checksum is another")
         return self._checked(unit, path, table, json.loads(entries[_KEY]))
