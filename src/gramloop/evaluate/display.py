@@ -49,9 +49,14 @@ class Display(Listener):
 
     def scored(self, results: Results, name: str = "") -> None:
         """A condition is complete."""
-        gains = "".join(f", {method} {gain:+.3f}" for method, gain in condition_gains(results).items())
         for one in results.conditions:
-            self.message(f"{name} {one.condition}: {one.images} images{gains}".lstrip())
+            found = {method: values[results.metric] for method, values in one.scores.items()}
+            baseline = (
+                found.pop(BASELINE, math.nan) if measures_gain(results.plan, one.condition) else math.nan
+            )
+            gains = {method: score - baseline for method, score in found.items()}
+            words = [f", {method} {gain:+.3f}" for method, gain in gains.items() if math.isfinite(gain)]
+            self.message(f"{name} {one.condition}: {one.images} images{''.join(words)}".lstrip())
 
 
 class _Speed(ProgressColumn):
@@ -60,16 +65,6 @@ class _Speed(ProgressColumn):
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
         return Text("" if speed is None else f"{speed:.1f} images/s")
-
-
-def condition_gains(results: Results) -> dict[str, float]:
-    """What methods gain over the baseline on one condition."""
-    if not results.conditions or not measures_gain(results.plan, results.conditions[0].condition):
-        return {}
-    one = results.conditions[0]
-    baseline = one.scores.get(BASELINE, {}).get(results.metric, math.nan)
-    gains = {name: values[results.metric] - baseline for name, values in one.scores.items()}
-    return {name: gain for name, gain in gains.items() if name != BASELINE and math.isfinite(gain)}
 
 
 def results_table(results: Results) -> Table:

@@ -22,7 +22,6 @@ from gramloop.evaluate.engines import (
     Engine,
     Job,
     Listener,
-    NotStarted,
     default_workers,
     preparing_processes,
     run_local,
@@ -161,15 +160,18 @@ def open_evaluation(
 
 @contextmanager
 def _without_traces(folder: Path) -> Iterator[None]:
-    """Remove the files that a run wrote into its folder where a cluster refuses to run anything."""
-    before = set(folder.iterdir()) if folder.is_dir() else None
+    """Remove the files that a run wrote into its folder where it failed before anything was stored."""
+    existed = folder.is_dir()
+    before = set(folder.iterdir()) if existed else set()
     try:
         yield
-    except NotStarted:
-        for path in set(folder.iterdir()) - (before or set()):
-            path.unlink()
-        if before is None:
-            folder.rmdir()
+    except GramLoopError:
+        new = set(folder.iterdir()) - before if folder.is_dir() else set()
+        if all(path.is_file() for path in new):
+            for path in new:
+                path.unlink()
+            if not existed:
+                folder.rmdir()
         raise
 
 

@@ -199,7 +199,7 @@ class Plan:
     suite: str
     task: str
     methods: tuple[Method, ...]
-    conditions: dict[str, Count]  # key: number of images
+    conditions: Annotated[dict[str, Count], msgspec.Meta(min_length=1)]  # key: number of images
     shards: Count  # per condition
     categories: dict[int, str]
     data: DataSource
@@ -210,7 +210,7 @@ class Plan:
     seed: int = RUN_SEED
     alignment: Alignment = "auto"  # of predicted depth with the true one, image by image
     truth: TruthKind = "labels"
-    truth_score: float = TRUTH_SCORE
+    truth_score: Annotated[float, msgspec.Meta(gt=0, lt=1)] = TRUTH_SCORE
     things: tuple[int, ...] = ()  # of a panoptic set: countable categories, unlike stuff
     batch: Count = 1  # images of one size that the model is given at once
     calibration: str | None = None  # the file with statistics of in-distribution images
@@ -219,12 +219,6 @@ class Plan:
 
     def __post_init__(self) -> None:
         check_methods(self.methods)
-        check_truth(self.truth, self.truth_score)
-        if not self.conditions or min(self.conditions.values()) < 1:
-            raise GramLoopError(f"the plan of {self.suite} needs conditions with at least one image each")
-        for name, least in (("shards", 1), ("batch", 1), ("pictures", 0)):
-            if getattr(self, name) < least:
-                raise GramLoopError(f"{name} must be at least {least}, not {getattr(self, name)}")
 
     @property
     def label_free(self) -> bool:
@@ -294,14 +288,6 @@ class Plan:
     def load_task(self) -> AnyTask:
         """The task, registered where it is the model's own."""
         return load_task(self.task, self.model.files)
-
-
-def check_truth(kind: str, score: float) -> None:
-    """Refuse a kind of truth that does not exist, and a score that no box or every box has."""
-    if kind not in ("labels", "clean"):
-        raise GramLoopError(f"the truth is labels or clean, not {kind!r}")
-    if not 0 < score < 1:
-        raise GramLoopError(f"the score of a box that counts as truth lies between 0 and 1, not at {score}")
 
 
 def condition_of(key: str) -> Condition:

@@ -11,7 +11,7 @@ import platform
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, cast
@@ -114,12 +114,21 @@ def load_planned(plan: Plan, folder: Path | None = None, device: str | None = No
 def _planned_stats(
     plan: Plan, folder: Path | None, predictor: AnyPredictor, images: ImageSource
 ) -> CalibrationStats | None:
-    """The statistics that methods of a plan use: of a file, or learnt from the plan's calibration split."""
+    """The statistics that methods of a plan use: of a file, or learnt from the plan's calibration split.
+
+    The first process learns them, and the folder of the results keeps them.
+    """
     if plan.calibration_split is None or not any(method.calibration for method in plan.methods):
         return load_calibration(plan)
     assert isinstance(images, PlannedImages)
     with deterministic(plan.model.threads):
-        return learn_stats(plan, folder, predictor, images.whole)
+        if folder is None:
+            return calibrate(predictor, _calibration_images(plan, images.whole))
+        path = folder / CALIBRATION
+        with FileLock(path.with_suffix(".lock")):
+            if not path.is_file():
+                calibrate(predictor, _calibration_images(plan, images.whole)).save(path)
+        return CalibrationStats.read(path)
 
 
 def load_calibration(plan: Plan) -> CalibrationStats | None:
@@ -249,18 +258,14 @@ class PlannedImages:
         if opened.clean is not None:
             opened = replace(opened, clean=self._unchanged(CLEAN_SET, opened.clean, images))
         self.opened = opened
-        self._latest: tuple[str, DataSet] | None = None
+        self.data = lru_cache(maxsize=1)(self._open)  # parts come condition by condition
 
-    def data(self, key: str) -> DataSet:
-        """The set of one condition; the latest is kept, since parts come condition by condition."""
-        if self._latest is None or self._latest[0] != key:
-            condition = condition_of(key)
-            data = self.opened.open(condition)
-            if self.opened.clean is None:
-                images = self.plan.conditions[key]
-                data = self._unchanged(key, data, images)
-            self._latest = key, data
-        return self._latest[1]
+    def _open(self, key: str) -> DataSet:
+        """The set of one condition."""
+        data = self.opened.open(condition_of(key))
+        return (
+            data if self.opened.clean is not None else self._unchanged(key, data, self.plan.conditions[key])
+        )
 
     def records(self, condition: str, images: Positions) -> list[Record]:
         """The images at these positions; only these are shifted where the condition is made from the clean set."""
@@ -314,26 +319,6 @@ def hold_out(opened: OpenSuite, split: CalibrationSplit | None, images: int | No
     if opened.clean is not None:
         return replace(opened, clean=left)
     return replace(opened, ready=dict.fromkeys(opened.ready, left))
-
-
-def learn_stats(
-    plan: Plan, folder: Path | None, predictor: AnyPredictor, opened: OpenSuite
-) -> CalibrationStats:
-    """The statistics of a plan's calibration split; the first process learns them, and the folder keeps them.
-
-    Args:
-        plan: has a calibration split.
-        folder: of the results; without one nothing is kept.
-        predictor: the plan's model.
-        opened: the suite from which nothing is held out yet.
-    """
-    if folder is None:
-        return calibrate(predictor, _calibration_images(plan, opened))
-    path = folder / CALIBRATION
-    with FileLock(path.with_suffix(".lock")):
-        if not path.is_file():
-            calibrate(predictor, _calibration_images(plan, opened)).save(path)
-    return CalibrationStats.read(path)
 
 
 def _calibration_images(plan: Plan, opened: OpenSuite) -> list[Image8]:

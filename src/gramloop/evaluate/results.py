@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE
 from gramloop.evaluate.plan import AGREEMENT, Plan, condition_of
@@ -75,13 +74,9 @@ class Results(TableRepr):
         """Their names, in the plan's order."""
         return [method.name for method in self.plan.methods]
 
-    def scores_of(self, method: str) -> dict[Condition, float]:
-        """The main metric of every complete condition."""
-        return {condition_of(one.condition): one.scores[method][self.metric] for one in self.conditions}
-
     def mean(self, method: str) -> float | None:
         """The unweighted mean of the main metric over all shifted conditions, once all are complete."""
-        done = self.scores_of(method)
+        done = {condition_of(one.condition): one.scores[method][self.metric] for one in self.conditions}
         expected = [condition_of(key) for key in self.plan.conditions]
         shifted = [cell for cell in expected if cell.name != "clean"]
         if len(done) != len(expected) or not shifted or not np.isfinite([done[c] for c in shifted]).all():
@@ -175,30 +170,12 @@ def score_condition(plan: Plan, stored: StoredCondition) -> ConditionScores:
 
 
 def collect(store: Store[Plan], keys: Sequence[str] | None = None) -> Results:
-    """The scores of every condition whose units are all stored."""
+    """The scores of every condition whose units are all stored; the store keeps them."""
     wanted = list(keys if keys is not None else store.plan.conditions)
-    found = (_scored(store, key) for key in tracked(wanted, "scoring", len(wanted)))
-    return Results(store.plan, tuple(one for one in found if one is not None))
-
-
-# by folder, plan, methods and condition: the state of its files, and the scores that followed
-_known: dict[tuple[object, ...], tuple[object, ConditionScores]] = {}
-
-
-def _scored(store: Store[Plan], key: str) -> ConditionScores | None:
-    """The scores of a complete condition; those of this process are kept while its files are the same ones."""
-    paths = [store.path(unit) for part in store.plan.parts_of(key) for unit in part.units]
-    try:
-        state = [(each.st_ino, each.st_size, each.st_mtime_ns) for each in (path.stat() for path in paths)]
-    except OSError:
-        return None
-    place = store.folder.absolute(), store.plan.hash, store.plan.methods, key
-    if place not in _known or _known[place][0] != state:
-        stored = read_condition(store, key)
-        if stored is None:  # removed meanwhile
-            return None
-        _known[place] = state, score_condition(store.plan, stored)
-    return _known[place][1]
+    for key in tracked(wanted, "scoring", len(wanted)):
+        if key not in store.scored and (stored := read_condition(store, key)) is not None:
+            store.scored[key] = score_condition(store.plan, stored)
+    return Results(store.plan, tuple(store.scored[key] for key in wanted if key in store.scored))
 
 
 def write_results(store: Store[Plan], results: Results) -> None:

@@ -10,8 +10,8 @@ candidates methods and its trials parts. Several processes, each with the model 
 
     workload = Workload(hash=…, task="semantic", categories=…, load_predictor=…, open_images=…, load_task=…)
     store = Store(folder, workload)
-    with start_workers(workload, store, workers=2) as workers:         # gramloop.evaluate.engines
-        for done in workers.run(store.missing(parts)):                 # as often as needed; `Done` or `Missed`
+    with start_workers(workload, store, workers=2) as run:             # gramloop.evaluate.engines
+        for done in run(store.missing(parts)):                         # as often as needed; `Done` or `Missed`
             …
     store.rows(units)                                                  # what was stored, as `MethodRows`
 
@@ -71,10 +71,9 @@ class OutOfMemoryError(GramLoopError):
 
 @dataclass(frozen=True)
 class Done:
-    """A part whose units are all stored; ``excluded`` images count for no method."""
+    """A part whose units are all stored."""
 
     part: Part
-    excluded: int
 
 
 @dataclass(frozen=True)
@@ -252,13 +251,7 @@ class Runner:
     def _predict_call(
         self, images: Sequence[LoopImage], call: tuple[Method, ...], trace: bool | None
     ) -> None:
-        """Predict images of one size with the methods of one call, see `prediction_calls`.
-
-        Args:
-            images: keep the predictions.
-            call: a method, or the baseline and the replay that it comes with.
-            trace: whether replays return what they measure; None where they measure it anyway.
-        """
+        """Predict images of one size with the methods of one call: one, or the baseline and the replay it comes with."""
         last = call[-1]
         if len(call) == 1:
             self._predict_alone(images, last, trace)
@@ -327,8 +320,7 @@ class Runner:
             self.store.write(
                 unit, rows.table(), rows.failures, rows.refused, finished.facts[unit.method.name]
             )
-        lost = {failure.position for rows in finished.rows.values() for failure in rows.failures}
-        return Done(finished.part, len(lost))
+        return Done(finished.part)
 
     def _guarded(self, batch: Sequence[LoopImage], function: Callable[..., _T], *args: object) -> _T:
         """What a function of the model returns; the error says which images do not fit, or where a user's code failed."""

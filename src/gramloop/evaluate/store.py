@@ -83,6 +83,11 @@ class Store(Generic[D]):
         """The task of the plan."""
         return self.plan.load_task()
 
+    @cached_property
+    def scored(self) -> dict[str, Any]:
+        """The scores of conditions, as `gramloop.evaluate.results.collect` keeps them."""
+        return {}
+
     def path(self, unit: Unit) -> Path:
         """The unit's file."""
         return self.folder / UNITS / f"{unit.name}.parquet"
