@@ -25,7 +25,6 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import (
-    CalibrationSplit,
     Part,
     Plan,
     Unit,
@@ -265,11 +264,6 @@ def plan_in(folder: Path) -> Plan:
     if not (folder / PLAN).is_file():
         raise GramLoopError(f"{folder} holds no evaluation; gramloop evaluate --suite NAME begins one")
     return read_plan(folder / PLAN)
-
-
-def split_in(folder: Path) -> CalibrationSplit | None:
-    """The calibration split that the evaluation in a folder holds out, if there is one."""
-    return plan_in(folder).calibration_split if (folder / PLAN).is_file() else None
 
 
 def check_before_drawing(folder: Path, scenes: Path) -> None:
