@@ -110,7 +110,7 @@ def _report(results: Results, options: EvaluateCall) -> int:
     """Print the answer, the table and what is missing; the exit code that follows."""
     from rich.console import Console
 
-    from gramloop.evaluate.display import results_table, unscored
+    from gramloop.evaluate.results import results_table, unscored
     from gramloop.evaluate.store import RESULTS
     from gramloop.report.answers import read_answers
 
@@ -148,8 +148,7 @@ def _dry_run(options: EvaluateCall) -> CommandResult:
 
 def _status(options: EvaluateCall) -> CommandResult:
     """Show how far a folder is."""
-    from gramloop.evaluate.display import print_status
-    from gramloop.evaluate.results import collect
+    from gramloop.evaluate.results import collect, print_status
     from gramloop.evaluate.store import Store, plan_in
 
     store = Store(options.out, plan_in(options.out))

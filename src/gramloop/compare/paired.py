@@ -83,15 +83,8 @@ class ModelComparison(TableRepr):
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; an interval has its estimate, low and high ends."""
-        rows = [asdict(row) for row in self.rows]
-        return {
-            "models": self.models,
-            "metric": self.metric,
-            "margin": self.margin,
-            "rows": rows,
-            "seconds": self.seconds,
-            "excluded": self.excluded,
-        }
+        names = ("models", "metric", "margin", "rows", "seconds", "excluded")
+        return {name: value for name, value in asdict(self).items() if name in names}
 
     def row(self, scope: str, model: str | None = None) -> PairedRow:
         """The row of a scope, of the second model by default."""
@@ -123,18 +116,12 @@ class ModelComparison(TableRepr):
         ]
         first, *others = self.models
         caption = f"95% intervals, paired; equivalent means within ±{self.margin:g} points."
-        verdicts = (f"{model} against {first}: {self.verdict_of(model)}" for model in others)
-        agrees = (
+        notes = [f"{model} against {first}: {self.verdict_of(model)}" for model in others] + [*self.notes]
+        notes.append(
             f"agrees: the score with the predictions of {first} as truth, on the images that keep theirs."
         )
-        return Table(
-            f"{self.metric}: difference from {first} in points",
-            columns,
-            cells,
-            (*verdicts, *self.notes, agrees),
-            caption=caption,
-            key="compare",
-        )
+        title = f"{self.metric}: difference from {first} in points"
+        return Table(title, columns, cells, notes, caption=caption, key="compare")
 
     def _table(self) -> Table:
         """What fits on a terminal: agreement is left to the files."""
@@ -303,18 +290,15 @@ def _rows(
     several = families if len(families) > 1 else {}
     wanted = {CLEAN: [key for key in first if key == CLEAN], SHIFT: [key for key in first if key != CLEAN]}
     scopes = {scope: keys for scope, keys in {**wanted, **several}.items() if keys}
-    gains = {
-        scope: np.mean([own[key] - first[key] for key in keys], axis=0) for scope, keys in scopes.items()
-    }
+    change = {key: own[key] - first[key] for key in first}
+    gains = {scope: np.mean([change[key] for key in keys], axis=0) for scope, keys in scopes.items()}
     spans = {scope: widened(mean_interval([each], least)) for scope, each in gains.items()}
     across = None
     if several:
         joint = joint_intervals(np.stack([gains[family] for family in several]), least)
         spans |= dict(zip(several, joint, strict=True))
         if len({len(keys) for keys in several.values()}) == 1:
-            points = {
-                name: [float(own[key][0] - first[key][0]) for key in keys] for name, keys in several.items()
-            }
+            points = {name: [float(change[key][0]) for key in keys] for name, keys in several.items()}
             across = widened(cluster_bootstrap(points))
     for scope, keys in scopes.items():
         scores = [float(np.mean([each[key][0] for key in keys])) for each in (first, own)]
@@ -344,11 +328,9 @@ def _agreement(first: _Side, side: _Side) -> dict[str, float]:
         task = store.task
         if plan.categories != other.categories:  # each model's own, without labels
             continue
+        shown = min(plan.pictures, other.pictures)
         kept = [
-            {
-                row["position"]: task.decode(row)
-                for row in each.found[key].first(min(plan.pictures, other.pictures))
-            }
+            {row["position"]: task.decode(row) for row in each.found[key].first(shown)}
             for each in (first, side)
         ]
         rows = [
@@ -408,11 +390,8 @@ def check_gate(gate: Collection[str], scopes: Collection[str]) -> None:
 def judge_gate(gate: Mapping[str, float], comparison: ModelComparison) -> list[tuple[PairedRow, GateWord]]:
     """Every row that a gate names: failed where the interval is below the margin, passed where it is not partly below."""
     check_gate(gate, comparison.scopes)
-    found: list[tuple[PairedRow, GateWord]] = []
-    for row in comparison.rows:
-        if row.scope in gate:
-            least, one = gate[row.scope], row.deciding
-            found.append(
-                (row, "failed" if one.high < least else "passed" if one.low >= least else "undecided")
-            )
-    return found
+    return [(row, _judged(row.deciding, gate[row.scope])) for row in comparison.rows if row.scope in gate]
+
+
+def _judged(one: Interval, least: float) -> GateWord:
+    return "failed" if one.high < least else "passed" if one.low >= least else "undecided"

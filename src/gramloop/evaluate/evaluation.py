@@ -259,7 +259,12 @@ def run_evaluation(
     if plan.calibration_split is not None:
         listener.message(str(plan.calibration_split))
     device = numbered_device(options.model.device) if engine is None else None
-    how = {"engine": engine, "engine_name": work.engine, "workers": work.workers, "prepare": work.prepare}
+    how: dict[str, Any] = {
+        "engine": engine,
+        "engine_name": work.engine,
+        "workers": work.workers,
+        "prepare": work.prepare,
+    }
     results = evaluate(plan, folder, listener=listener, device=device, command=command, **how)
     whole = results.plan
     if engine is None and not results.missed and len(whole.methods) > 1 and whole.images >= 20 * TRIED:

@@ -337,14 +337,7 @@ def merged(found: Plan, wanted: Plan, folder: Path) -> Plan:
 
 
 def check_behaviour(before: Behaviour | None, now: Behaviour | None, known: bool, what: str) -> None:
-    """Refuse to add to results of another model, or of one that cannot be recognised.
-
-    Args:
-        before: of the model that the results are of.
-        now: of the model at hand.
-        known: whether the user gave it a version.
-        what: the results, in a few words.
-    """
+    """Refuse to add to results (``what``) of another model, or of one that is neither recognised nor ``known`` by a version."""
     if before is None or now is None:
         return
     if not before.repeatable and not known:

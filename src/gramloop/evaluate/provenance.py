@@ -99,13 +99,11 @@ def load_planned(plan: Plan, folder: Path | None = None, device: str | None = No
         load_checksums(folder)
     check_origin(plan)
     model = plan.model
-    predictor = load_predictor(
-        cast(Any, plan.task), model.files, model.sizes, device or model.device, dtype=model.dtype
-    )
+    device = device or model.device
+    predictor = load_predictor(cast(Any, plan.task), model.files, model.sizes, device, dtype=model.dtype)
     if model.behaviour is not None:
-        given = model.files, predictor, device or model.device, model.sha256, model.behaviour
         with deterministic(model.threads):
-            changed = check_identity(*given)
+            changed = check_identity(model.files, predictor, device, model.sha256, model.behaviour)
         if changed:
             raise changed_since(f"{changed} of {next(iter(model.files.values()))}")
     return predictor
@@ -192,11 +190,8 @@ def file_checksums(files: Mapping[str, str], task: str | None = None) -> dict[st
             raise GramLoopError(
                 f"{path} is damaged or renamed: its sha256 begins with {found[name][:8]}, its name says {named[1]}"
             )
-    return {
-        **found,
-        **name_conclusions(files),
-        **(runtime_versions(Path(files["graph"])) if "graph" in files else {}),
-    }
+    runtime = runtime_versions(Path(files["graph"])) if "graph" in files else {}
+    return {**found, **name_conclusions(files), **runtime}
 
 
 def save_known_checksums(plan: Plan, folder: Path) -> None:

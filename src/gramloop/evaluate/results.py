@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,14 +18,14 @@ import pyarrow as pa  # type: ignore[import-untyped]
 
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE
-from gramloop.evaluate.plan import AGREEMENT, Plan, condition_of
+from gramloop.evaluate.plan import AGREEMENT, AGREEMENT_NOTE, Part, Plan, condition_of
 from gramloop.evaluate.rows import Failure
 from gramloop.evaluate.runner import Missed
 from gramloop.evaluate.store import RESULTS, Store, StoredCondition, read_condition
 from gramloop.metrics.scores import mean_performance
 from gramloop.util.files import atomic_write
 from gramloop.util.progress import tracked
-from gramloop.util.table import Table, TableRepr, spreadsheet_text
+from gramloop.util.table import ABSENT, Cell, Column, Table, TableRepr, spreadsheet_text
 
 MEAN = "mean"  # over the shifted conditions: mPC, or COCO-O's mAP
 
@@ -148,8 +149,6 @@ class Results(TableRepr):
         return str(self)
 
     def _table(self) -> Table:
-        from gramloop.evaluate.display import results_table
-
         shown = results_table(self)
         return replace(shown, notes=(*shown.notes, *self.warnings))
 
@@ -181,3 +180,66 @@ def collect(store: Store[Plan], keys: Sequence[str] | None = None) -> Results:
 def write_results(store: Store[Plan], results: Results) -> None:
     """Store the table as results.csv."""
     atomic_write(store.folder / RESULTS, results.csv().encode(), durable=True)
+
+
+# what a person sees
+
+
+def results_table(results: Results) -> Table:
+    """The main metric of every complete condition, with gains over the baseline, and the means."""
+    names, plan, metric = results.methods, results.plan, results.metric
+    rows: list[tuple[Cell, ...]] = []
+    for one in results.conditions:
+        scores = {name: one.scores[name][metric] for name in names}
+        rows.append((one.condition, *_cells(names, scores, measures_gain(plan, one.condition))))
+    means = results.means()
+    footer = [(MEAN, *_cells(names, means))] if len(means) == len(names) else []
+    lacking = len(plan.conditions) - len(results.conditions)
+    excluded = sum(len(one.failures) for one in results.conditions)
+    notes = [
+        f"{lacking} of {len(plan.conditions)} conditions are not complete." if lacking else "",
+        f"{excluded} images could not be used, and count for no method." if excluded else "",
+        f"{AGREEMENT_NOTE[0].upper()}{AGREEMENT_NOTE[1:]}." if plan.label_free else "",
+        *unscored(results),
+    ]
+    columns = (Column("condition", kind="text"), *(Column(name, kind="number") for name in names))
+    title = f"{plan.suite}, {metric} in percent"
+    return Table(title, columns, (*rows, *footer), filter(None, notes), footer=len(footer))
+
+
+def unscored(results: Results) -> list[str]:
+    """Why conditions have no score, in words, where some have none."""
+    plan, metric = results.plan, results.metric
+    lost = [
+        one.condition
+        for one in results.conditions
+        if not all(math.isfinite(scores[metric]) for scores in one.scores.values())
+    ]
+    if not lost:
+        return []
+    if plan.label_free and plan.load_task().thresholded:
+        reason = (
+            f"no object of the clean predictions scores {plan.truth_score:g} or more, so there is nothing to agree "
+            "with; a smaller --truth-score accepts more of them"
+        )
+    else:
+        reason = "the images that could be used hold nothing that is scored"
+    return [f"No score for {', '.join(lost)}: {reason}."]
+
+
+def _cells(names: Sequence[str], scores: Mapping[str, float], gains: bool = True) -> list[str]:
+    cells = []
+    for name in names:
+        compared = gains and BASELINE in scores and name != BASELINE
+        gain = f" ({scores[name] - scores[BASELINE]:+.2f})" if compared else ""
+        cells.append(f"{scores[name]:.2f}{gain}" if math.isfinite(scores[name]) else ABSENT)
+    return cells
+
+
+def print_status(results: Results, missing: Sequence[Part], damaged: Sequence[str]) -> None:
+    """What is complete, and how many units are stored."""
+    print(results_table(results))
+    for problem in damaged:
+        print(f"{problem}; the next run computes it again", file=sys.stderr)
+    total, lacking = len(results.plan.units), sum(len(part.methods) for part in missing)
+    print(f"{total - lacking} of {total} units are stored, {lacking} are missing")

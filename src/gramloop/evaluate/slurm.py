@@ -76,16 +76,7 @@ def run_share(folder: str, number: str) -> None:
 def run_slurm(
     job: Job, *, jobs: int = 8, settings: Mapping[str, Any] | None = None
 ) -> Iterator[Done | Missed]:
-    """Run the job's parts in an array of up to ``jobs`` jobs.
-
-    Args:
-        job: what to run.
-        jobs: how many jobs share the parts.
-        settings: options of sbatch by name, such as partition and time.
-
-    Returns:
-        Every part, as it is found in the store.
-    """
+    """Run the job's parts in an array of up to ``jobs`` jobs; ``settings`` are options of sbatch, such as partition."""
     if jobs < 1:
         raise GramLoopError(f"the number of jobs must be at least 1, not {jobs}")
     if shutil.which("sbatch") is None:
@@ -151,11 +142,10 @@ class _Array:
         if self.trouble:
             return f"Slurm does not answer ({self.trouble})"
         counted = Counter(each for each in self.states.values() if (each[0] in _WAITS) != ended)
-        words = [
-            f"{many} {state.lower().replace('_', ' ')}"
-            + (f" ({reason})" if reason not in ("None", "") and state not in ("TIMEOUT", "CANCELLED") else "")
-            for (state, reason), many in counted.most_common()
-        ]
+        words = []
+        for (state, reason), many in counted.most_common():
+            known = reason not in ("None", "") and state not in ("TIMEOUT", "CANCELLED")
+            words.append(f"{many} {state.lower().replace('_', ' ')}{f' ({reason})' if known else ''}")
         return ", ".join(words)
 
     def outcomes(self) -> list[list[Missed] | str]:
@@ -240,7 +230,8 @@ def _check_ends(array: _Array, missing: int, finished: int) -> None:
         reason = errors[0]
     elif array.hopeless:
         reason = f"its jobs can never start ({array.hopeless}; see scontrol show job {array.number})"
-        _remove(array.folder)
+        if not finished:
+            _remove(array.folder)
     elif array.trouble or array.waiting:
         reason = array.describe()
     elif ends and ends <= _AGAIN:
@@ -266,15 +257,8 @@ def _missed(array: _Array, left: list[Part]) -> Iterator[Missed]:
 def _call(*words: str, script: str | None = None) -> subprocess.CompletedProcess[str]:
     """A command of Slurm; one that does not answer has failed."""
     try:
-        return subprocess.run(
-            words,
-            input=script,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_ANSWER,
-            check=False,
-        )
+        how: dict[str, Any] = {"capture_output": True, "text": True, "errors": "replace", "timeout": _ANSWER}
+        return subprocess.run(words, input=script, check=False, **how)
     except (OSError, subprocess.TimeoutExpired) as error:
         return subprocess.CompletedProcess(words, 1, "", str(error))
 
