@@ -10,15 +10,14 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
 
-from gramloop.data.records import LabelledImage, Record
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import Method, check_methods, companions_of
@@ -151,16 +150,6 @@ def load_task(name: str, files: Mapping[str, str]) -> AnyTask:
     return get_task(name)
 
 
-class ImageSource(Protocol):
-    """Opened images of all conditions."""
-
-    def records(self, condition: str, images: Positions) -> Sequence[Record | LabelledImage]:
-        """The images at these positions of a condition."""
-
-    def clean_records(self, condition: str, images: Positions) -> Sequence[Record | LabelledImage]:
-        """The same images without their shift; only where the truth is the clean prediction."""
-
-
 @dataclass(frozen=True)
 class Workload:
     """A model and its images, described so that every worker process can open them; it pickles where these do.
@@ -172,10 +161,11 @@ class Workload:
     task: str
     categories: Categories  # the classes that are scored
     load_predictor: Callable[[str | None], AnyPredictor] = field(repr=False)  # on a device, or on `device`
-    open_images: Callable[[], ImageSource] = field(repr=False)
+    # `records` of a condition at positions, and `clean_records` where the truth is the clean prediction
+    open_images: Callable[[], Any] = field(repr=False)
     load_task: Callable[[], AnyTask] = field(repr=False)  # in a process that may not have registered it yet
     # reads or learns the statistics of in-distribution images, where methods use some
-    load_calibration: Callable[[AnyPredictor, ImageSource], CalibrationStats | None] | None = None
+    load_calibration: Callable[[AnyPredictor, Any], CalibrationStats | None] | None = None
     match_names: bool = False  # bring the model's class numbers to those of the set, by name
     label_free: bool = False  # compare with the baseline's prediction on the clean image, and read no labels
     truth_score: float = TRUTH_SCORE  # of a clean prediction's box or mask that counts as an object

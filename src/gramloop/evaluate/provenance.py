@@ -28,7 +28,6 @@ from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import (
     CalibrationSplit,
     DataSource,
-    ImageSource,
     Plan,
     Positions,
     Workload,
@@ -110,7 +109,7 @@ def load_planned(plan: Plan, folder: Path | None = None, device: str | None = No
 
 
 def _planned_stats(
-    plan: Plan, folder: Path | None, predictor: AnyPredictor, images: ImageSource
+    plan: Plan, folder: Path | None, predictor: AnyPredictor, images: PlannedImages
 ) -> CalibrationStats | None:
     """The statistics that methods of a plan use: of a file, or learnt from the plan's calibration split.
 
@@ -118,7 +117,6 @@ def _planned_stats(
     """
     if plan.calibration_split is None or not any(method.calibration for method in plan.methods):
         return load_calibration(plan)
-    assert isinstance(images, PlannedImages)
     with deterministic(plan.model.threads):
         if folder is None:
             return calibrate(predictor, _calibration_images(plan, images.whole))

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -73,18 +73,14 @@ def run_share(folder: str, number: str) -> None:
         raise
 
 
-def run_slurm(
-    job: Job, *, jobs: int = 8, settings: Mapping[str, Any] | None = None
-) -> Iterator[Done | Missed]:
-    """Run the job's parts in an array of up to ``jobs`` jobs; ``settings`` are options of sbatch, such as partition."""
-    if jobs < 1:
-        raise GramLoopError(f"the number of jobs must be at least 1, not {jobs}")
+def run_slurm(job: Job, *, jobs: int = 8, settings: Sequence[str] = ()) -> Iterator[Done | Missed]:
+    """Run the job's parts in an array of up to ``jobs`` jobs; ``settings`` are options of sbatch, as partition=gpu."""
     if shutil.which("sbatch") is None:
         raise GramLoopError("there is no Slurm on this machine: the command sbatch is not found")
     left = list(job.parts)
     while left:
         before = len(left)
-        array = _submit(job, left, jobs, settings or {})
+        array = _submit(job, left, jobs, settings)
         try:
             yield from _watch(job, array, left)
         finally:
@@ -158,29 +154,31 @@ class _Array:
             job.listener.message(f"jobs may still run: scancel {self.number} failed ({_message(answer)})")
 
 
-def _submit(job: Job, parts: Sequence[Part], jobs: int, settings: Mapping[str, Any]) -> _Array:
+def _submit(job: Job, parts: Sequence[Part], jobs: int, settings: Sequence[str]) -> _Array:
     """Submit parts as an array of jobs; what was written is removed where Slurm refuses it."""
     prepare, many = job.cluster_prepare, min(jobs, len(parts))
     shares: list[Share] = [(job.workload, job.store, parts[first::many], prepare) for first in range(many)]
     folder = job.store.folder.resolve() / LOGS / secrets.token_hex(4)
-    options = {
-        "job-name": "gramloop",
-        "array": f"0-{len(shares) - 1}",
-        "nodes": 1,
-        "ntasks": 1,
-        "cpus-per-task": job.workload.threads + prepare + 1,
-        "output": "/dev/null",  # sbatch would not understand every path; the script redirects itself
-        **({"gpus-per-node": 1} if job.workload.device == "cuda" else {}),
-        **{name.replace("_", "-"): value for name, value in settings.items()},
-    }
-    words = [f"--{name}={value}" if value != "" else f"--{name}" for name, value in options.items()]
+    # sbatch would not understand every path of a log: the script redirects itself
+    words = [
+        "--parsable",
+        "--requeue",
+        "--job-name=gramloop",
+        "--nodes=1",
+        "--ntasks=1",
+        "--output=/dev/null",
+    ]
+    words += [f"--array=0-{many - 1}", f"--cpus-per-task={job.workload.threads + prepare + 1}"]
+    words += ["--gpus-per-node=1"] if job.workload.device == "cuda" else []
+    for name, _, value in (text.partition("=") for text in settings):  # the last of two settings counts
+        words.append(f"--{name.replace('_', '-')}{f'={value}' if value else ''}")
     command = shlex.join([sys.executable, "-u", "-c", _RUN, str(folder)])
     log = shlex.quote(str(folder / "job-"))
     script = (
         f'#!/bin/sh\nexec >>{log}"$SLURM_ARRAY_TASK_ID".log 2>&1\nexec {command} "$SLURM_ARRAY_TASK_ID"\n'
     )
     atomic_write(folder / _SHARES, pickle.dumps(shares))
-    answer = _call("sbatch", "--parsable", "--requeue", *words, script=script)
+    answer = _call("sbatch", *words, script=script)
     if answer.returncode:
         _remove(folder)
         raise GramLoopError(f"Slurm refuses the jobs: {_message(answer)}")
