@@ -140,7 +140,7 @@ def _dry_run(options: EvaluateCall) -> CommandResult:
     with tempfile.TemporaryDirectory() as scratch:
         plan = plan_evaluation(options, scenes=Path(scratch) / "scenes", elsewhere=True)
         one = device if ":" in device else plan.model.device  # it need not be on this machine
-        workers = options.work.workers or default_workers(one, plan.model.threads)
+        workers = default_workers(one, plan.model.threads, options.work.workers)
         text = describe_plan(plan, workers)
     print(text)
     return 0, {"out": options.out, "plan": plan.hash, "estimate": text.splitlines()}

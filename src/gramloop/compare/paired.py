@@ -139,8 +139,6 @@ def compare_folders(
     *,
     margin: float = MARGIN,
     over: Literal["images", "families", "both"] = "images",
-    draws: int = DRAWS,
-    seed: int = SEED,
 ) -> ModelComparison:
     """Compare finished evaluations; nothing is predicted.
 
@@ -148,8 +146,6 @@ def compare_folders(
         folders: the evaluations of every model by its name, the first being the one that others are compared with.
         margin: points within which two models count as equivalent.
         over: what the verdict's intervals are drawn over.
-        draws: how often images are resampled.
-        seed: of the stream of draws.
     """
     if not (margin >= 0 and np.isfinite(margin)):
         raise GramLoopError(f"the margin is {margin}; it is 0 points or more")
@@ -163,8 +159,8 @@ def compare_folders(
     work = [(index, key, side) for index, key in enumerate(first.stores) for side in sides]
     for index, key, side in tracked(work, "resampling", len(work)):
         store, found = side.stores[key], side.found[key]
-        own = seed if first.shared else seed + index
-        scores[side.name][key] = draw_images(store, found.rows, found.image_ids, images[key], (draws, own))
+        drawn = DRAWS, SEED if first.shared else SEED + index
+        scores[side.name][key] = draw_images(store, found.rows, found.image_ids, images[key], drawn)
     least = min(map(len, images.values()))
     rows: list[PairedRow] = []
     for side in others:
@@ -200,10 +196,8 @@ class _Side:
         self.shared = all(find_suite(store.plan.suite).kind != "o" for store in self.stores.values())
         first = next(iter(self.found.values()))
         for key, store in self.stores.items():
-            plan, both = store.plan, f"{folders[0]} and {store.folder} are"
-            if any(getattr(plan, each) != getattr(self.plan, each) for each in ("task", "truth")) or (
-                plan.model.sha256 != self.plan.model.sha256
-            ):
+            both = f"{folders[0]} and {store.folder} are"
+            if _subject(store.plan) != _subject(self.plan):
                 raise GramLoopError(f"{both} not of one model, task and truth")
             if self.shared and _differ(first, self.found[key]):
                 raise GramLoopError(f"{both} of different images")
@@ -218,6 +212,10 @@ class _Side:
     def machines(self) -> set[tuple[str, str]]:
         """Hosts and devices."""
         return {(each.host, each.device) for rows in self.found.values() for each in rows.facts}
+
+
+def _subject(plan: Plan) -> tuple[object, ...]:
+    return plan.task, plan.truth, plan.model.sha256
 
 
 def _baseline_rows(store: Store[Plan], key: str) -> MethodRows:

@@ -72,22 +72,14 @@ class Listener:
 
 @dataclass(frozen=True)
 class Job:
-    """Parts that are still to be run.
-
-    Args:
-        workload: what is run.
-        store: where results go.
-        parts: what is to be done.
-        listener: called as the work proceeds.
-        device: one of this machine's, of the workload's type; None takes all of them.
-        prepare: processes that read images for each model process, 0 for a thread; None for as many as there are cores.
-    """
+    """Parts that are still to be run."""
 
     workload: Workload
-    store: Store[Any]
+    store: Store[Any]  # where results go
     parts: Sequence[Part]
     listener: Listener = field(default_factory=Listener)
-    device: str | None = None
+    device: str | None = None  # one of this machine's, of the workload's type; None takes all of them
+    # processes that read images for each model process, 0 for a thread; None for as many as there are cores
     prepare: int | None = None
 
     @property
@@ -115,8 +107,10 @@ def preparing_processes(device: str, asked: int | None, models: int = 1) -> int:
 # this machine
 
 
-def default_workers(device: str, threads: int = 1) -> int:
+def default_workers(device: str, threads: int = 1, asked: int | None = None) -> int:
     """The GPUs that a name stands for, or as many processes of so many threads as the cores hold; one on MPS."""
+    if asked is not None:
+        return worker_count(asked)
     chosen = torch.device(device)
     return worker_count(None, threads) if chosen.type == "cpu" else max(1, len(gpus_of(chosen)))
 
@@ -125,13 +119,9 @@ def run_local(job: Job, workers: int | None = None) -> Iterator[Done | Missed]:
     """Run the job's parts on this machine; leaving the iterator early, or Ctrl-C, stops all workers."""
     if not job.parts:
         return
-    wanted = (
-        default_workers(job.device or job.workload.device, job.workload.threads)
-        if workers is None
-        else workers
-    )
-    wanted = min(worker_count(wanted), len(job.parts))
-    with start_workers(job.workload, job.store, wanted, job.device, job.prepare) as started:
+    many = default_workers(job.device or job.workload.device, job.workload.threads, workers)
+    many = min(many, len(job.parts))
+    with start_workers(job.workload, job.store, many, job.device, job.prepare) as started:
         yield from started(job.parts, job.listener.images)
 
 
@@ -146,17 +136,11 @@ def start_workers(
     """A function that has workers run and store parts, as often as needed; leaving the ``with`` block ends them.
 
     It takes parts, and what is called with the number of images that were predicted since the last call. Each part comes
-    back once it is stored, in any order. The model is loaded when it is first needed.
-
-    Args:
-        workload: what is run; it is pickled where there is more than one worker.
-        store: where they store units.
-        workers: processes; one per core or GPU by default.
-        device: one of this machine's, such as cuda:1.
-        prepare: processes that read images for each worker; see `Job`.
+    back once it is stored, in any order. The model is loaded when it is first needed, and the workload is pickled where
+    there is more than one worker. ``device`` and ``prepare`` are those of a `Job`.
     """
     name = device or workload.device
-    many = default_workers(name, workload.threads) if workers is None else worker_count(workers)
+    many = default_workers(name, workload.threads, workers)
     reading = preparing_processes(workload.device, prepare, many)
     if many == 1:
         load = cache(partial(make_runner, workload, store, device, reading))

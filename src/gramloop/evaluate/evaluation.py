@@ -179,7 +179,7 @@ def _without_traces(folder: Path) -> Iterator[None]:
 def start_entry(job: Job, engine: str, workers: int | None, command: str = "") -> dict[str, object]:
     """What the manifest keeps of a start."""
     device = job.device or job.workload.device
-    here = default_workers(device, job.workload.threads) if workers is None else workers
+    here = default_workers(device, job.workload.threads, workers)
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "host": platform.node(),

@@ -151,17 +151,9 @@ def _model(request: Request, predictor: AnyPredictor, size: tuple[int, int]) -> 
     with deterministic(request.threads):
         content, behaviour = identify(request.files, predictor, size, device, request.version)
     sha256 = {**content, **file_checksums(request.files, predictor.task)}
-    return PlannedModel(
-        kind_of(request.files),
-        request.files,
-        sha256,
-        predictor.cost().baseline,
-        dict(request.sizes),
-        request.device,
-        request.threads,
-        request.dtype,
-        behaviour,
-    )
+    kind, depth, sizes = kind_of(request.files), predictor.cost().baseline, dict(request.sizes)
+    run_on = request.device, request.threads, request.dtype
+    return PlannedModel(kind, request.files, sha256, depth, sizes, *run_on, behaviour)
 
 
 def _methods(

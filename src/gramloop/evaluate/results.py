@@ -99,12 +99,9 @@ class Results(TableRepr):
             known = one.scores.get(BASELINE, {}).get(metrics[0])
             baseline = known if measures_gain(self.plan, one.condition) else None
             for method, values in one.scores.items():
-                names, counts = (
-                    map(spreadsheet_text, (one.condition, method)),
-                    (one.images, len(one.failures)),
-                )
+                names = map(spreadsheet_text, (one.condition, method))
                 gain = _gain(values[metrics[0]], baseline, method)
-                writer.writerow([*names, *counts, *map(repr, values.values()), gain])
+                writer.writerow([*names, one.images, len(one.failures), *map(repr, values.values()), gain])
         means, blank = self.means(), [""] * (len(metrics) - 1)
         for method, mean in means.items():
             row = [MEAN, spreadsheet_text(method), "", "", repr(mean), *blank]

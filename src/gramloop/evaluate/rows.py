@@ -114,7 +114,7 @@ class UnitRows:
         }
         if workload.diagnostics and prediction.trace is not None:
             row.update(_means(prediction.trace))
-        if position < workload.pictures or image_id in workload.keep:
+        if workload.keeps(position, image_id):
             kept = task.encode(prediction)
             row.update(kept)
             if workload.label_free and kept:
