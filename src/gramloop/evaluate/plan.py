@@ -181,10 +181,6 @@ class Workload:
     # makes what runs it, from itself, a store, a device and the number of preparing processes
     runner: Callable[..., Any] | None = field(default=None, repr=False)
 
-    def keeps(self, position: int, image_id: str) -> bool:
-        """Whether an image keeps what figures show."""
-        return position < self.pictures or image_id in self.keep
-
 
 @dataclass(frozen=True)
 class Plan:

@@ -80,6 +80,11 @@ def _type(kind: str) -> Any:
     return pa.list_(pa.type_for_alias(kind[:-2])) if kind.endswith("[]") else pa.type_for_alias(kind)
 
 
+def keeps_picture(workload: Workload, position: int, image_id: str) -> bool:
+    """Whether an image keeps what figures show."""
+    return position < workload.pictures or image_id in workload.keep
+
+
 @dataclass
 class UnitRows:
     """The rows of one unit as its images come in."""
@@ -114,7 +119,7 @@ class UnitRows:
         }
         if workload.diagnostics and prediction.trace is not None:
             row.update(_means(prediction.trace))
-        if workload.keeps(position, image_id):
+        if keeps_picture(workload, position, image_id):
             kept = task.encode(prediction)
             row.update(kept)
             if workload.label_free and kept:

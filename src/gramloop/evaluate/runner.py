@@ -46,7 +46,7 @@ from gramloop.errors import GramLoopError, UserCodeError
 from gramloop.evaluate.loader import Loaded, Loader
 from gramloop.evaluate.methods import BASELINE, Method, prediction_calls
 from gramloop.evaluate.plan import Part, Workload
-from gramloop.evaluate.rows import Facts, Failure, UnitRows
+from gramloop.evaluate.rows import Facts, Failure, UnitRows, keeps_picture
 from gramloop.evaluate.store import Store
 from gramloop.mitigations.mitigated import apply
 from gramloop.mitigations.stack import Stack, replay_alone
@@ -297,8 +297,8 @@ class Runner:
         """Whether replays return what they measure: always, where they measure it anyway, or never."""
         if self.workload.diagnostics:
             return True
-        kept = any(self.workload.keeps(image.position, str(image.record.image_id)) for image in images)
-        return None if kept else False
+        about = [(self.workload, image.position, str(image.record.image_id)) for image in images]
+        return None if any(keeps_picture(*each) for each in about) else False
 
     def _keep(self, finished: Finished, scored: Sequence[Future[None]]) -> Done:
         """Store the units of a part; an error of one of its rows is raised in place."""
