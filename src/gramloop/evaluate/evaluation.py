@@ -41,6 +41,7 @@ from gramloop.evaluate.provenance import (
 from gramloop.evaluate.results import Results, collect, write_results
 from gramloop.evaluate.runner import Missed
 from gramloop.evaluate.store import (
+    MANIFEST,
     PLAN,
     SCENES,
     Store,
@@ -58,7 +59,7 @@ from gramloop.tasks.loading import check_precision
 from gramloop.tasks.options import ModelOptions
 from gramloop.tasks.predictor import AnyPredictor
 from gramloop.util.device import choose_device, device_kind, numbered_device
-from gramloop.util.files import load_checksums, locked
+from gramloop.util.files import CHECKSUM_CACHE, LOCK, load_checksums, locked
 from gramloop.util.options import from_keywords, shared_values
 from gramloop.util.progress import tracked
 
@@ -168,7 +169,7 @@ def _without_traces(folder: Path) -> Iterator[None]:
         yield
     except GramLoopError:
         new = set(folder.iterdir()) - before if folder.is_dir() else set()
-        if all(path.is_file() for path in new):
+        if {path.name for path in new} <= {PLAN, MANIFEST, CHECKSUM_CACHE, LOCK}:
             for path in new:
                 path.unlink()
             if not existed:
