@@ -227,7 +227,7 @@ def evaluate_model(
         names = ", ".join(str(one.part) for one in results.missed)
         reasons = "; ".join(dict.fromkeys(one.reason for one in results.missed))
         raise GramLoopError(
-            f"{names}: not stored, since {reasons}; all others are kept, and the same command tries these again"
+            f"not stored ({names}): {reasons}; all others are kept, and the same command tries these again"
         )
     return results
 
