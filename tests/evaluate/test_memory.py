@@ -129,9 +129,7 @@ def test_clusters_report_them_too(folder: Path):
 
 
 def test_a_call_from_python_raises(folder: Path):
-    with pytest.raises(
-        GramLoopError, match=r"not stored \(fog-3/000000-000006\).*tries these again"
-    ):
+    with pytest.raises(GramLoopError, match=r"not stored \(fog-3/000000-000006\).*tries these again"):
         evaluate_model(
             f"{folder / 'model.py'}:make",
             folder / "set",
