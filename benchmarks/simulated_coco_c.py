@@ -125,7 +125,7 @@ def _part(part: Part) -> Done:
             rows.add(position, str(image), found, truth)
         spent = time.perf_counter() - began
         stored.write(unit, rows.table(), (), (), Facts(spent, "", spent, 10**9, "cpu", "simulated"))
-    return Done(part, 0)
+    return Done(part)
 
 
 def status(size: Size, folder: str = "results") -> str:

@@ -205,7 +205,7 @@ def test_settings_files_diagnostics_and_pictures_from_the_command_line(model, sc
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "holds no evaluation to resume"),
+        ([], "holds no evaluation; gramloop evaluate --suite NAME begins one"),
         (["--status"], "holds no evaluation"),
         (["--suite", "coco-c"], "--data DIR is missing"),
         (["--suite", "coco-c", "--engine", "slurm", "--slurm", "gpu"], "--slurm takes NAME=VALUE"),

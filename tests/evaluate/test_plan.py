@@ -120,12 +120,21 @@ def test_methods_and_diagnostics_are_added_to_a_plan():
 
 @pytest.mark.parametrize(
     "change",
-    [{"conditions": {}}, {"conditions": {"fog/3": 0}}, {"shards": 0}, {"pictures": -1}, {"methods": ()}],
+    [
+        {"conditions": {}},
+        {"conditions": {"fog/3": 0}},
+        {"shards": 0},
+        {"pictures": -1},
+        {"methods": {}},
+        {"truth_score": 1.0},
+    ],
     ids=str,
 )
-def test_impossible_plans_are_refused(change):
-    with pytest.raises(GramLoopError):
-        replace(PLAN, **change)
+def test_impossible_plans_are_refused(tmp_path: Path, change):
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps({**PLAN.as_json(), **change}))
+    with pytest.raises(GramLoopError, match=r"plan\.json"):
+        read_plan(path)
 
 
 @pytest.mark.parametrize(

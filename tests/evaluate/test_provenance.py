@@ -19,7 +19,7 @@ from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import Plan, read_plan
 from gramloop.evaluate.provenance import file_checksums
 from gramloop.evaluate.ray_engine import _run_part
-from gramloop.evaluate.slurm import Share
+from gramloop.evaluate.slurm import run_missing
 from gramloop.evaluate.store import Store, open_folder
 from gramloop.util import files
 from small_runs import job_of, runner_of, small_plan, write_model
@@ -141,7 +141,7 @@ def test_every_job_of_slurm_and_task_of_ray_looks_for_itself(model: Path, scenes
     job = job_of(plan, tmp_path / "out")
     sentence = r"segment\.safetensors changed since the evaluation was planned"
     with pytest.raises(GramLoopError, match=sentence):
-        Share(job.workload, job.store, plan.parts)()
+        run_missing((job.workload, job.store, plan.parts, 0))
     with pytest.raises(GramLoopError, match=sentence):
         _run_part((job.workload, job.store, 0), plan.parts[0])
 

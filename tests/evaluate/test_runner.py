@@ -162,7 +162,7 @@ def damaged_set(folder: Path, source: Path) -> Path:
 def test_bad_images_are_recorded_and_count_for_no_method(model_folder, scene_folder, tmp_path):
     plan = small_plan(model_folder, damaged_set(tmp_path / "set", scene_folder), shards=1)
     runner, part = runner_of(plan, tmp_path / "out"), plan.parts[0]
-    assert list(runner.run([part])) == [Done(part, 2)]
+    assert list(runner.run([part])) == [Done(part)]
     whole = small_plan(model_folder, scene_folder, shards=1)
     complete, kept = runner_of(whole).run_one(whole.parts[0]), [0, *range(3, 11)]
     for unit in part.units:
@@ -323,11 +323,11 @@ def test_parts_of_any_subject_are_run_and_read_again(tmp_path: Path, workers: in
     store = Store(tmp_path, described)
     parts = [Part("dark", (0, 1, 3), CANDIDATES[:2]), Part("clean", (2,), CANDIDATES)]
     with start_workers(described, store, workers) as started:
-        done = list(started.run(store.missing(parts)))
-        assert sorted((each.part.condition, each.excluded) for each in done) == [("clean", 0), ("dark", 1)]
+        done = list(started(store.missing(parts)))
+        assert sorted(each.part.condition for each in done) == ["clean", "dark"]
         assert store.missing(parts) == []
         later = [replace(part, methods=CANDIDATES) for part in parts]
-        [again] = started.run(store.missing(later))  # only what is new
+        [again] = started(store.missing(later))  # only what is new
         assert [method.name for method in again.part.methods] == ["median"]
     found = store.rows([Unit("dark", CANDIDATES[1], (0, 1, 3))])
     assert found.positions == [0, 3]
@@ -347,7 +347,7 @@ def test_a_method_may_refuse_an_image_where_the_subject_keeps_refusals(tmp_path:
     monkeypatch.setattr(type(CANDIDATES[2].stack[0]), "filtered", refuse)
     described = subject(keep_refusals=True)
     store, part = Store(tmp_path, described), Part("dark", (0, 1), CANDIDATES)
-    assert list(Runner(described, store).run([part])) == [Done(part, 0)]
+    assert list(Runner(described, store).run([part])) == [Done(part)]
     refused = store.rows([part.units[2]])
     assert refused.positions == [0]
     assert [(failure.position, failure.reason) for failure in refused.refused] == [(1, "too dark")]

@@ -13,7 +13,7 @@ from gramloop.cli import main
 from gramloop.evaluate.evaluation import evaluate
 from gramloop.evaluate.plan import Plan
 from gramloop.evaluate.provenance import plan_workload
-from gramloop.evaluate.slurm import Share, ShareOutcome
+from gramloop.evaluate.slurm import run_missing
 from gramloop.evaluate.store import open_folder
 from gramloop.util.files import LOCK
 from loopback_slurm import NODES, LoopbackSlurm, loopback_slurm, needs_slurm
@@ -225,10 +225,10 @@ def plan(model_folder: Path, scene_folder: Path) -> Plan:
 
 def test_a_share_skips_what_is_stored(plan: Plan, tmp_path: Path):
     store, subject = open_folder(tmp_path / "out", plan), plan_workload(plan)
-    assert Share(subject, store, plan.parts[:2])() == ShareOutcome()
+    assert run_missing((subject, store, plan.parts[:2], 0)) == []
     first = [store.path(unit) for part in plan.parts[:2] for unit in part.units]
     times = [path.stat().st_mtime_ns for path in first]
-    assert Share(subject, store, plan.parts)() == ShareOutcome()
+    assert run_missing((subject, store, plan.parts, 0)) == []
     assert [path.stat().st_mtime_ns for path in first] == times
     assert store.missing(plan.parts) == []
     evaluate(plan, tmp_path / "out", workers=1)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -219,9 +220,20 @@ def test_files_of_others_are_recognised(store: Store):
     shutil.copy(path, store.path(earlier))
     with pytest.raises(ForeignFile, match="another part of the plan"):
         store.read(earlier)
-    pq.write_table(rows(set()).table(), path)
+    pq.write_table(pa.table({"score": [1.0]}), path)
     with pytest.raises(ForeignFile, match="not written by gramloop evaluate"):
         store.read(UNIT)
+
+
+def test_damage_that_hides_what_a_file_says_about_itself_is_damage(store: Store):
+    """No single damage of a file of ours may pass for a file of another program, which would stop the run."""
+    path = store.path(UNIT)
+    data = path.read_bytes()
+    pq.write_table(rows({3}).table(), path)
+    assert "damaged" in _read(store)[0]
+    for at in range(data.rindex(b"gramloop.sha256") - 40, len(data)):  # the end of the footer, byte by byte
+        path.write_bytes(data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :])
+        _read(store)
 
 
 def test_a_unit_with_an_image_missing_or_twice_is_refused(store: Store):

@@ -14,7 +14,7 @@ from gramloop.data.records import Shift, shift_data_set
 from gramloop.data.suites import Condition
 from gramloop.evaluate import Store, collect
 from gramloop.evaluate.plan import Plan
-from gramloop.evaluate.runner import Runner
+from gramloop.evaluate.runner import Done, Runner
 from gramloop.models.tiny import DenseDepthHead
 from gramloop.tasks import load_predictor
 from gramloop.tune import Space
@@ -53,8 +53,10 @@ def planned(task: str, model: Path, scenes: Path, **more: object) -> Plan:
 
 def run_all(plan: Plan, runner: Runner, out: Path) -> str:
     runner.store = Store(out, plan)
-    assert not any(each.excluded for each in runner.run(plan.parts))
-    return collect(runner.store).csv()
+    assert all(isinstance(each, Done) for each in runner.run(plan.parts))
+    results = collect(runner.store)
+    assert not results.failures
+    return results.csv()
 
 
 def numbers(table: str) -> list[float]:

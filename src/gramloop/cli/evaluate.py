@@ -95,7 +95,7 @@ def _stopped(options: EvaluateCall, stop: KeyboardInterrupt) -> CommandResult:
 
 def _report(results: Results, options: EvaluateCall) -> int:
     """Print the answer, the table and what is missing; the exit code that follows."""
-    from gramloop.evaluate.display import results_table, unscored
+    from gramloop.evaluate.results import results_table, unscored
     from gramloop.evaluate.store import RESULTS
     from gramloop.report.answers import read_answers
 
@@ -124,7 +124,7 @@ def _dry_run(options: EvaluateCall) -> CommandResult:
     with tempfile.TemporaryDirectory() as scratch:
         plan = plan_evaluation(options, scenes=Path(scratch) / "scenes", elsewhere=True)
         one = device if ":" in device else plan.model.device  # it need not be on this machine
-        workers = options.work.workers or default_workers(one, plan.model.threads)
+        workers = default_workers(one, plan.model.threads, options.work.workers)
         text = describe_plan(plan, workers)
     print(text)
     return 0, {"out": options.out, "plan": plan.hash, "estimate": text.splitlines()}
@@ -132,8 +132,7 @@ def _dry_run(options: EvaluateCall) -> CommandResult:
 
 def _status(options: EvaluateCall) -> CommandResult:
     """Show how far a folder is."""
-    from gramloop.evaluate.display import print_status
-    from gramloop.evaluate.results import collect
+    from gramloop.evaluate.results import collect, print_status
     from gramloop.evaluate.store import Store, plan_in
 
     store = Store(options.out, plan_in(options.out))

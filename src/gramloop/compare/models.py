@@ -59,6 +59,7 @@ def compare_models(
             raise GramLoopError(f"{first} is no finished evaluation, and {lacking} to run it is missing")
         shifts = options.get("conditions"), options.get("severities")
         find_suite(suite).select(*shifts)  # a typo is reported before scenes are drawn
+    unshifted = {name: each for name, each in options.items() if name not in ("conditions", "severities")}
     for model, folders in zip(models, ready, strict=True):
         name = _free_name(_name_of(model), found)
         for each in () if folders else suites_for(str(suite), options.get("truth", "labels")):
@@ -74,14 +75,10 @@ def compare_models(
                 out=folders[-1],
                 listener=listener(),
                 methods=[BASELINE],
-                **_without_shifts(options) if find_suite(each).kind == "clean" else options,
+                **(unshifted if find_suite(each).kind == "clean" else options),
             )
         found[name] = folders
     return compare_folders(found, margin=margin, over=over)
-
-
-def _without_shifts(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if name not in ("conditions", "severities")}
 
 
 def suites_for(suite: str, truth: str) -> list[str]:
@@ -103,11 +100,8 @@ def _name_of(model: Model | Path) -> str:
 
 def _free_name(name: str, taken: dict[str, list[Path]]) -> str:
     kept = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in name)
-    number = 2
-    free = kept
-    while free in taken:
-        free, number = f"{kept}-{number}", number + 1
-    return free
+    names = (kept, *(f"{kept}-{number}" for number in range(2, len(taken) + 2)))
+    return next(each for each in names if each not in taken)
 
 
 def write_comparison(found: ModelComparison, folder: Path) -> Path:
@@ -125,10 +119,7 @@ def write_comparison(found: ModelComparison, folder: Path) -> Path:
         sections=(Section("compare", "By shift", "", (table,), folded=False),),
         facts={"Time per image, of predicting alone": times} if times else {},
     )
-    for name, text in (
-        ("compare.csv", table.csv()),
-        ("compare.md", table.markdown()),
-        (PAGE, render(document)),
-    ):
+    files = {"compare.csv": table.csv(), "compare.md": table.markdown(), PAGE: render(document)}
+    for name, text in files.items():
         atomic_write(folder / name, text.encode())
     return folder / PAGE

@@ -83,15 +83,8 @@ class ModelComparison(TableRepr):
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; an interval has its estimate, low and high ends."""
-        rows = [asdict(row) for row in self.rows]
-        return {
-            "models": self.models,
-            "metric": self.metric,
-            "margin": self.margin,
-            "rows": rows,
-            "seconds": self.seconds,
-            "excluded": self.excluded,
-        }
+        names = ("models", "metric", "margin", "rows", "seconds", "excluded")
+        return {name: value for name, value in asdict(self).items() if name in names}
 
     def row(self, scope: str, model: str | None = None) -> PairedRow:
         """The row of a scope, of the second model by default."""
@@ -123,18 +116,12 @@ class ModelComparison(TableRepr):
         ]
         first, *others = self.models
         caption = f"95% intervals, paired; equivalent means within ±{self.margin:g} points."
-        verdicts = (f"{model} against {first}: {self.verdict_of(model)}" for model in others)
-        agrees = (
+        notes = [f"{model} against {first}: {self.verdict_of(model)}" for model in others] + [*self.notes]
+        notes.append(
             f"agrees: the score with the predictions of {first} as truth, on the images that keep theirs."
         )
-        return Table(
-            f"{self.metric}: difference from {first} in points",
-            columns,
-            cells,
-            (*verdicts, *self.notes, agrees),
-            caption=caption,
-            key="compare",
-        )
+        title = f"{self.metric}: difference from {first} in points"
+        return Table(title, columns, cells, notes, caption=caption, key="compare")
 
     def _table(self) -> Table:
         """What fits on a terminal: agreement is left to the files."""
@@ -152,8 +139,6 @@ def compare_folders(
     *,
     margin: float = MARGIN,
     over: Literal["images", "families", "both"] = "images",
-    draws: int = DRAWS,
-    seed: int = SEED,
 ) -> ModelComparison:
     """Compare finished evaluations; nothing is predicted.
 
@@ -161,8 +146,6 @@ def compare_folders(
         folders: the evaluations of every model by its name, the first being the one that others are compared with.
         margin: points within which two models count as equivalent.
         over: what the verdict's intervals are drawn over.
-        draws: how often images are resampled.
-        seed: of the stream of draws.
     """
     if not (margin >= 0 and np.isfinite(margin)):
         raise GramLoopError(f"the margin is {margin}; it is 0 points or more")
@@ -176,8 +159,8 @@ def compare_folders(
     work = [(index, key, side) for index, key in enumerate(first.stores) for side in sides]
     for index, key, side in tracked(work, "resampling", len(work)):
         store, found = side.stores[key], side.found[key]
-        own = seed if first.shared else seed + index
-        scores[side.name][key] = draw_images(store, found.rows, found.image_ids, images[key], (draws, own))
+        drawn = DRAWS, SEED if first.shared else SEED + index
+        scores[side.name][key] = draw_images(store, found.rows, found.image_ids, images[key], drawn)
     least = min(map(len, images.values()))
     rows: list[PairedRow] = []
     for side in others:
@@ -213,10 +196,8 @@ class _Side:
         self.shared = all(find_suite(store.plan.suite).kind != "o" for store in self.stores.values())
         first = next(iter(self.found.values()))
         for key, store in self.stores.items():
-            plan, both = store.plan, f"{folders[0]} and {store.folder} are"
-            if any(getattr(plan, each) != getattr(self.plan, each) for each in ("task", "truth")) or (
-                plan.model.sha256 != self.plan.model.sha256
-            ):
+            both = f"{folders[0]} and {store.folder} are"
+            if _subject(store.plan) != _subject(self.plan):
                 raise GramLoopError(f"{both} not of one model, task and truth")
             if self.shared and _differ(first, self.found[key]):
                 raise GramLoopError(f"{both} of different images")
@@ -231,6 +212,10 @@ class _Side:
     def machines(self) -> set[tuple[str, str]]:
         """Hosts and devices."""
         return {(each.host, each.device) for rows in self.found.values() for each in rows.facts}
+
+
+def _subject(plan: Plan) -> tuple[object, ...]:
+    return plan.task, plan.truth, plan.model.sha256
 
 
 def _baseline_rows(store: Store[Plan], key: str) -> MethodRows:
@@ -303,18 +288,15 @@ def _rows(
     several = families if len(families) > 1 else {}
     wanted = {CLEAN: [key for key in first if key == CLEAN], SHIFT: [key for key in first if key != CLEAN]}
     scopes = {scope: keys for scope, keys in {**wanted, **several}.items() if keys}
-    gains = {
-        scope: np.mean([own[key] - first[key] for key in keys], axis=0) for scope, keys in scopes.items()
-    }
+    change = {key: own[key] - first[key] for key in first}
+    gains = {scope: np.mean([change[key] for key in keys], axis=0) for scope, keys in scopes.items()}
     spans = {scope: widened(mean_interval([each], least)) for scope, each in gains.items()}
     across = None
     if several:
         joint = joint_intervals(np.stack([gains[family] for family in several]), least)
         spans |= dict(zip(several, joint, strict=True))
         if len({len(keys) for keys in several.values()}) == 1:
-            points = {
-                name: [float(own[key][0] - first[key][0]) for key in keys] for name, keys in several.items()
-            }
+            points = {name: [float(change[key][0]) for key in keys] for name, keys in several.items()}
             across = widened(cluster_bootstrap(points))
     for scope, keys in scopes.items():
         scores = [float(np.mean([each[key][0] for key in keys])) for each in (first, own)]
@@ -344,11 +326,9 @@ def _agreement(first: _Side, side: _Side) -> dict[str, float]:
         task = store.task
         if plan.categories != other.categories:  # each model's own, without labels
             continue
+        shown = min(plan.pictures, other.pictures)
         kept = [
-            {
-                row["position"]: task.decode(row)
-                for row in each.found[key].first(min(plan.pictures, other.pictures))
-            }
+            {row["position"]: task.decode(row) for row in each.found[key].first(shown)}
             for each in (first, side)
         ]
         rows = [
@@ -408,11 +388,8 @@ def check_gate(gate: Collection[str], scopes: Collection[str]) -> None:
 def judge_gate(gate: Mapping[str, float], comparison: ModelComparison) -> list[tuple[PairedRow, GateWord]]:
     """Every row that a gate names: failed where the interval is below the margin, passed where it is not partly below."""
     check_gate(gate, comparison.scopes)
-    found: list[tuple[PairedRow, GateWord]] = []
-    for row in comparison.rows:
-        if row.scope in gate:
-            least, one = gate[row.scope], row.deciding
-            found.append(
-                (row, "failed" if one.high < least else "passed" if one.low >= least else "undecided")
-            )
-    return found
+    return [(row, _judged(row.deciding, gate[row.scope])) for row in comparison.rows if row.scope in gate]
+
+
+def _judged(one: Interval, least: float) -> GateWord:
+    return "failed" if one.high < least else "passed" if one.low >= least else "undecided"

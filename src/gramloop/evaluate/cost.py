@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 import json
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -92,30 +92,19 @@ def _measured(runner: Runner, image: Image8, method: Method, warm: bool) -> tupl
     gpu, live = runner.device.type == "cuda", LiveTensors()
     if warm:
         release_memory(runner.device)
+        gc.collect()  # and not while tensors are counted: what is alive must not depend on when Python collects
     reset_peak(runner.device)
-    counted = warm and not gpu
-    with (
-        counting(runner.predictor.blocks) as counter,
-        live if counted else nullcontext(),
-        _collected_before() if counted else nullcontext(),
-    ):
-        began = time.perf_counter()
-        runner.predict(image, [method], trace=False)
-        took = time.perf_counter() - began
+    collects = gc.isenabled()
+    with counting(runner.predictor.blocks) as counter, live if warm and not gpu else nullcontext():
+        gc.disable()
+        try:
+            began = time.perf_counter()
+            runner.predict(image, [method], trace=False)
+            took = time.perf_counter() - began
+        finally:
+            if collects:
+                gc.enable()
     return took, counter.blocks, peak_memory(runner.device) if gpu else live.peak
-
-
-@contextmanager
-def _collected_before() -> Iterator[None]:
-    """Collect garbage now and not in between, so that what is alive does not depend on when Python collects."""
-    enabled = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def time_methods(plan: Plan, folder: Path, device: str | None = None) -> None:
@@ -149,14 +138,12 @@ def describe_plan(plan: Plan, workers: int) -> str:
     seconds, executed, stored = _try_images(plan)
     hours = seconds * plan.images / workers / 3600
     duration = f"{hours:,.1f} hours" if hours >= 1 else f"{hours * 60:,.1f} minutes"
-    return "\n".join(
-        [
-            *lines,
-            f"{executed * plan.images:,.0f} blocks in all, by the first image",
-            f"about {duration} with {workers} workers, {seconds:.2f} s per image (measured here)",
-            f"about {stored / 1e6:,.1f} MB of results",
-        ]
-    )
+    lines += [
+        f"{executed * plan.images:,.0f} blocks in all, by the first image",
+        f"about {duration} with {workers} workers, {seconds:.2f} s per image (measured here)",
+        f"about {stored / 1e6:,.1f} MB of results",
+    ]
+    return "\n".join(lines)
 
 
 def _try_images(plan: Plan) -> tuple[float, int, float]:

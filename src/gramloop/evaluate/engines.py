@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -45,10 +45,6 @@ PRELOADED = (  # by the fork server, so that workers start with everything they 
 _POLL = 0.2  # seconds between readings of the shared counter of images
 
 
-class NotStarted(GramLoopError):  # noqa: N818 - the state of a run
-    """A cluster refuses to run anything."""
-
-
 class Listener:
     """Called as an evaluation proceeds, within a ``with`` block; nothing happens here."""
 
@@ -76,22 +72,14 @@ class Listener:
 
 @dataclass(frozen=True)
 class Job:
-    """Parts that are still to be run.
-
-    Args:
-        workload: what is run.
-        store: where results go.
-        parts: what is to be done.
-        listener: called as the work proceeds.
-        device: one of this machine's, of the workload's type; None takes all of them.
-        prepare: processes that read images for each model process, 0 for a thread; None for as many as there are cores.
-    """
+    """Parts that are still to be run."""
 
     workload: Workload
-    store: Store[Any]
+    store: Store[Any]  # where results go
     parts: Sequence[Part]
     listener: Listener = field(default_factory=Listener)
-    device: str | None = None
+    device: str | None = None  # one of this machine's, of the workload's type; None takes all of them
+    # processes that read images for each model process, 0 for a thread; None for as many as there are cores
     prepare: int | None = None
 
     @property
@@ -101,6 +89,7 @@ class Job:
 
 
 Engine = Callable[[Job], Iterator[Done | Missed]]
+RunParts = Callable[..., Iterator[Done | Missed]]
 
 
 def preparing_processes(device: str, asked: int | None, models: int = 1) -> int:
@@ -118,8 +107,10 @@ def preparing_processes(device: str, asked: int | None, models: int = 1) -> int:
 # this machine
 
 
-def default_workers(device: str, threads: int = 1) -> int:
+def default_workers(device: str, threads: int = 1, asked: int | None = None) -> int:
     """The GPUs that a name stands for, or as many processes of so many threads as the cores hold; one on MPS."""
+    if asked is not None:
+        return worker_count(asked)
     chosen = torch.device(device)
     return worker_count(None, threads) if chosen.type == "cpu" else max(1, len(gpus_of(chosen)))
 
@@ -128,14 +119,10 @@ def run_local(job: Job, workers: int | None = None) -> Iterator[Done | Missed]:
     """Run the job's parts on this machine; leaving the iterator early, or Ctrl-C, stops all workers."""
     if not job.parts:
         return
-    wanted = (
-        default_workers(job.device or job.workload.device, job.workload.threads)
-        if workers is None
-        else workers
-    )
-    wanted = min(worker_count(wanted), len(job.parts))
-    with start_workers(job.workload, job.store, wanted, job.device, job.prepare) as started:
-        yield from started.run(job.parts, job.listener.images)
+    many = default_workers(job.device or job.workload.device, job.workload.threads, workers)
+    many = min(many, len(job.parts))
+    with start_workers(job.workload, job.store, many, job.device, job.prepare) as started:
+        yield from started(job.parts, job.listener.images)
 
 
 @contextmanager
@@ -145,21 +132,19 @@ def start_workers(
     workers: int | None = None,
     device: str | None = None,
     prepare: int | None = None,
-) -> Iterator[Workers]:
-    """Workers that run any number of parts, one call of ``run`` after the other; leaving the ``with`` block ends them.
+) -> Iterator[RunParts]:
+    """A function that has workers run and store parts, as often as needed; leaving the ``with`` block ends them.
 
-    Args:
-        workload: what is run; it is pickled where there is more than one worker.
-        store: where they store units.
-        workers: processes; one per core or GPU by default.
-        device: one of this machine's, such as cuda:1.
-        prepare: processes that read images for each worker; see `Job`.
+    It takes parts, and what is called with the number of images that were predicted since the last call. Each part comes
+    back once it is stored, in any order. The model is loaded when it is first needed, and the workload is pickled where
+    there is more than one worker. ``device`` and ``prepare`` are those of a `Job`.
     """
     name = device or workload.device
-    many = default_workers(name, workload.threads) if workers is None else worker_count(workers)
+    many = default_workers(name, workload.threads, workers)
     reading = preparing_processes(workload.device, prepare, many)
     if many == 1:
-        yield Workers(lambda: make_runner(workload, store, device, reading))
+        load = cache(partial(make_runner, workload, store, device, reading))
+        yield lambda *given: load().run(*given)
         return
     try:
         packed = pickle.dumps((workload, store))
@@ -175,24 +160,9 @@ def start_workers(
     shared = _Shared(packed, devices, reading, images, started, taken, context.Event(), sending)
     with process_pool(many, context, _start_worker, shared) as pool:
         try:
-            yield _Processes(pool, many, results, shared)
+            yield partial(_run_shared, pool, many, results, shared)
         finally:
             shared.stop.set()
-
-
-class Workers:
-    """One worker: this process. The model is loaded when it is first needed."""
-
-    def __init__(self, make: Callable[[], Runner]) -> None:
-        self._make = make
-        self._runner: Runner | None = None
-
-    def run(
-        self, parts: Iterable[Part], on_images: Callable[[int], None] = lambda images: None
-    ) -> Iterator[Done | Missed]:
-        """Run parts and store them; each comes back once it is stored, in any order."""
-        self._runner = self._runner or self._make()
-        yield from self._runner.run(parts, on_images)
 
 
 @dataclass(frozen=True)
@@ -209,39 +179,38 @@ class _Shared:
     results: Any  # the end of a pipe
 
 
-class _Processes(Workers):
-    """Several workers, each a process."""
-
-    def __init__(self, pool: Executor, workers: int, results: Any, shared: _Shared) -> None:
-        self._pool, self._workers, self._results, self._shared = pool, workers, results, shared
-
-    def run(
-        self, parts: Iterable[Part], on_images: Callable[[int], None] = lambda images: None
-    ) -> Iterator[Done | Missed]:
-        wanted = tuple(parts)
-        self._shared.taken.value, before, left = 0, self._shared.images.value, len(wanted)
-        running = [self._pool.submit(_work, wanted) for _ in range(min(self._workers, left))]
-        try:
-            while left:
-                came = self._results.poll(_POLL)
-                on_images(self._shared.images.value - before)
-                before = self._shared.images.value
-                if came:
-                    number, outcome = self._results.recv()
-                    left -= 1
-                    part = wanted[number]
-                    yield Missed(part, outcome) if isinstance(outcome, str) else Done(part, outcome)
-                    continue
-                ended = [future for future in running if future.done()]
-                for future in ended:
-                    future.result()  # raises the error of a worker that failed
-                if len(ended) == len(running) and not self._results.poll(0):
-                    raise GramLoopError(f"all workers ended, but {left} parts are missing")
-            for future in running:
-                future.result()
-        except BaseException:
-            self._shared.stop.set()
-            raise
+def _run_shared(
+    pool: Executor,
+    workers: int,
+    results: Any,
+    shared: _Shared,
+    parts: Iterable[Part],
+    on_images: Callable[[int], None] = lambda images: None,
+) -> Iterator[Done | Missed]:
+    """Run parts in the processes of a pool."""
+    wanted = tuple(parts)
+    shared.taken.value, before, left = 0, shared.images.value, len(wanted)
+    running = [pool.submit(_work, wanted) for _ in range(min(workers, left))]
+    try:
+        while left:
+            came = results.poll(_POLL)
+            on_images(shared.images.value - before)
+            before = shared.images.value
+            if came:
+                number, reason = results.recv()
+                left -= 1
+                yield Missed(wanted[number], reason) if reason else Done(wanted[number])
+                continue
+            ended = [future for future in running if future.done()]
+            for future in ended:
+                future.result()  # raises the error of a worker that failed
+            if len(ended) == len(running) and not results.poll(0):
+                raise GramLoopError(f"all workers ended, but {left} parts are missing")
+        for future in running:
+            future.result()
+    except BaseException:
+        shared.stop.set()
+        raise
 
 
 # of a worker process
@@ -268,8 +237,8 @@ def _work(parts: Sequence[Part]) -> None:
     numbers = {id(part): number for number, part in enumerate(parts)}
     for outcome in _runner.run(_take(parts, shared), partial(_count, shared.images), shared.stop.is_set):
         # so short that the system writes it whole or not at all, even if this process is killed
-        result = outcome.reason[:1000] if isinstance(outcome, Missed) else outcome.excluded
-        shared.results.send((numbers[id(outcome.part)], result))
+        reason = outcome.reason[:1000] if isinstance(outcome, Missed) else ""
+        shared.results.send((numbers[id(outcome.part)], reason))
 
 
 def _take(parts: Sequence[Part], shared: _Shared) -> Iterator[Part]:

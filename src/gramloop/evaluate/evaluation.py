@@ -22,7 +22,6 @@ from gramloop.evaluate.engines import (
     Engine,
     Job,
     Listener,
-    NotStarted,
     default_workers,
     preparing_processes,
     run_local,
@@ -42,6 +41,7 @@ from gramloop.evaluate.provenance import (
 from gramloop.evaluate.results import Results, collect, write_results
 from gramloop.evaluate.runner import Missed
 from gramloop.evaluate.store import (
+    MANIFEST,
     PLAN,
     SCENES,
     Store,
@@ -50,7 +50,6 @@ from gramloop.evaluate.store import (
     plan_in,
     plan_with_stored,
     record_start,
-    split_in,
 )
 from gramloop.tasks.base import get_task
 from gramloop.tasks.custom import as_predictor
@@ -60,7 +59,7 @@ from gramloop.tasks.loading import check_precision
 from gramloop.tasks.options import ModelOptions
 from gramloop.tasks.predictor import AnyPredictor
 from gramloop.util.device import choose_device, device_kind, numbered_device
-from gramloop.util.files import load_checksums, locked
+from gramloop.util.files import CHECKSUM_CACHE, LOCK, load_checksums, locked
 from gramloop.util.options import from_keywords, shared_values
 from gramloop.util.progress import tracked
 
@@ -143,7 +142,9 @@ def open_evaluation(
     load_checksums(folder)
     plan = plan_with_stored(folder, plan)  # a folder that is refused stays untouched: no lock, no scratch
     if any(not Store(folder, plan).path(unit).is_file() for unit in plan.units):
-        check_can_run(plan)
+        check_origin(plan)
+        load_calibration(plan)
+        PlannedImages(plan)
     with _without_traces(folder), locked(folder):
         store = open_folder(folder, plan)
         parts, damaged = store.survey(tracked(plan.parts, "reading units", len(plan.parts)))
@@ -161,29 +162,25 @@ def open_evaluation(
 
 @contextmanager
 def _without_traces(folder: Path) -> Iterator[None]:
-    """Remove the files that a run wrote into its folder where a cluster refuses to run anything."""
-    before = set(folder.iterdir()) if folder.is_dir() else None
+    """Remove the files that a run wrote into its folder where it failed before anything was stored."""
+    existed = folder.is_dir()
+    before = set(folder.iterdir()) if existed else set()
     try:
         yield
-    except NotStarted:
-        for path in set(folder.iterdir()) - (before or set()):
-            path.unlink()
-        if before is None:
-            folder.rmdir()
+    except GramLoopError:
+        new = set(folder.iterdir()) - before if folder.is_dir() else set()
+        if {path.name for path in new} <= {PLAN, MANIFEST, CHECKSUM_CACHE, LOCK}:
+            for path in new:
+                path.unlink()
+            if not existed:
+                folder.rmdir()
         raise
-
-
-def check_can_run(plan: Plan) -> None:
-    """Refuse a plan whose versions, weights, calibration or images are not those that it was made with."""
-    check_origin(plan)
-    load_calibration(plan)
-    PlannedImages(plan)
 
 
 def start_entry(job: Job, engine: str, workers: int | None, command: str = "") -> dict[str, object]:
     """What the manifest keeps of a start."""
     device = job.device or job.workload.device
-    here = default_workers(device, job.workload.threads) if workers is None else workers
+    here = default_workers(device, job.workload.threads, workers)
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "host": platform.node(),
@@ -192,16 +189,6 @@ def start_entry(job: Job, engine: str, workers: int | None, command: str = "") -
         "workers": here if engine == "local" else None,
         **({"command": command} if command else {}),
     }
-
-
-def missed_message(missed: Sequence[Missed]) -> str:
-    """Which parts are not stored for lack of memory, and what would help."""
-    names = ", ".join(str(one.part) for one in missed)
-    many = "1 part is" if len(missed) == 1 else f"{len(missed)} parts are"
-    reasons = "; ".join(dict.fromkeys(one.reason for one in missed))
-    return (
-        f"{many} not stored ({names}): {reasons}; all others are kept, and the same command tries these again"
-    )
 
 
 def evaluate_model(
@@ -237,7 +224,11 @@ def evaluate_model(
         listener = Display()
     results = run_evaluation(asked, listener or Listener(), held, command)
     if results.missed:
-        raise GramLoopError(missed_message(results.missed))
+        names = ", ".join(str(one.part) for one in results.missed)
+        reasons = "; ".join(dict.fromkeys(one.reason for one in results.missed))
+        raise GramLoopError(
+            f"not stored ({names}): {reasons}; all others are kept, and the same command tries these again"
+        )
     return results
 
 
@@ -260,14 +251,7 @@ def options_for(
 def run_evaluation(
     options: EvaluateOptions, listener: Listener, held: Model | None = None, command: str = ""
 ) -> Results:
-    """Run what options ask for, and time the methods alone where that costs little in comparison.
-
-    Args:
-        options: what is evaluated, in which folder, and how.
-        listener: called as the work proceeds.
-        held: a model in memory, in place of the one that is named.
-        command: that was typed, for the manifest.
-    """
+    """Run what options ask for on their model or the one in memory; time methods alone where that costs little more."""
     folder, work = options.out, options.work
     work.check(options.model.device)
     engine = work.open_engine()
@@ -276,24 +260,16 @@ def run_evaluation(
     if plan.calibration_split is not None:
         listener.message(str(plan.calibration_split))
     device = numbered_device(options.model.device) if engine is None else None
-    results = evaluate(
-        plan,
-        folder,
-        workers=work.workers,
-        engine=engine,
-        engine_name=work.engine,
-        listener=listener,
-        device=device,
-        prepare=work.prepare,
-        command=command,
-    )
-    if (
-        engine is None
-        and not results.missed
-        and len(results.plan.methods) > 1
-        and results.plan.images >= 20 * TRIED
-    ):
-        time_methods(results.plan, folder, device)
+    how: dict[str, Any] = {
+        "engine": engine,
+        "engine_name": work.engine,
+        "workers": work.workers,
+        "prepare": work.prepare,
+    }
+    results = evaluate(plan, folder, listener=listener, device=device, command=command, **how)
+    whole = results.plan
+    if engine is None and not results.missed and len(whole.methods) > 1 and whole.images >= 20 * TRIED:
+        time_methods(whole, folder, device)
     return results
 
 
@@ -305,11 +281,7 @@ def plan_evaluation(
 ) -> Plan:
     """The plan that options describe, or the one in the folder where they name no suite.
 
-    Args:
-        options: what is evaluated.
-        held: a model in memory.
-        scenes: where scenes are drawn; in the folder by default.
-        elsewhere: it is run on another machine, or not at all.
+    Scenes are drawn in the folder by default; ``elsewhere`` is for what is run on another machine, or not at all.
     """
     folder, scenes = options.out, scenes or options.out / SCENES
     if options.suite is None:
@@ -320,22 +292,19 @@ def plan_evaluation(
     read_methods(options.methods or (BASELINE,))  # a typo is reported before scenes are drawn
     elsewhere = elsewhere or options.work.engine != "local"
     request = request_for(options.suite, options.data, options.model, scenes, held=held, elsewhere=elsewhere)
-    return make_plan(
-        replace(
-            request,
-            methods=options.methods,
-            calibration=None if options.calibration is None else str(options.calibration.resolve()),
-            calibration_split=split_in(folder),
-            alignment=options.alignment or "auto",
-            **shared_values(options.stored, StoredOptions),
-            **shared_values(options.work, PlannedWork),
-        )
+    whole = replace(
+        request,
+        methods=options.methods,
+        calibration=None if options.calibration is None else str(options.calibration.resolve()),
+        calibration_split=plan_in(folder).calibration_split if (folder / PLAN).is_file() else None,
+        alignment=options.alignment or "auto",
+        **shared_values(options.stored, StoredOptions),
+        **shared_values(options.work, PlannedWork),
     )
+    return make_plan(whole)
 
 
 def _stored_plan(folder: Path, device: str | None) -> Plan:
-    if not (folder / PLAN).is_file():
-        raise GramLoopError(f"{folder} holds no evaluation to resume; begin one with --suite NAME")
     plan = plan_in(folder)
     if device is not None and (kind := choose_device(device).type) != plan.model.device:
         raise GramLoopError(

@@ -75,10 +75,11 @@ class Method:
 
     def with_window(self, depth: int) -> Method:
         """The same with its window resolved, so that no later default can change what was run."""
-        stack = (
-            Replay(_with_window(each.config, depth)) if isinstance(each, Replay) else each
-            for each in self.stack
-        )
+        stack = list(self.stack)
+        for place, each in enumerate(stack):
+            if isinstance(each, Replay):
+                found = route(each.config, depth)
+                stack[place] = Replay(replace(each.config, window=(found.start, found.end)))
         return replace(self, stack=tuple(stack))
 
     def blocks(self, depth: int) -> int:
@@ -166,18 +167,17 @@ def prediction_calls(methods: Sequence[Method]) -> list[tuple[Method, ...]]:
 
     Where there is none, it comes with the first replay, whose count of blocks is then larger by the baseline's own.
     """
-    baseline = [method for method in methods if method.name == BASELINE]
-    replays = [method for method in methods if method.replay is not None]
-    if not baseline or not replays:
+    baseline = next((method for method in methods if method.name == BASELINE), None)
+    replays = [(method, method.replay) for method in methods if method.replay is not None]
+    if baseline is None or not replays:
         return [(method,) for method in methods]
-    paired = (baseline[0], next((method for method in replays if _runs_whole(method.replay)), replays[0]))
+    whole = [method for method, replay in replays if _runs_whole(replay)]
+    paired = baseline, [*whole, replays[0][0]][0]
     return [paired, *((method,) for method in methods if method not in paired)]
 
 
-def _runs_whole(replay: ReplayConfig | None) -> bool:
+def _runs_whole(replay: ReplayConfig) -> bool:
     """Whether a replay runs the last block of the baseline pass for its own sake."""
-    if replay is None:
-        return False
     return replay.update_at == "final" or (replay.measures_drift and replay.gate_at == "final")
 
 
@@ -197,21 +197,13 @@ def blocks_per_view(methods: Sequence[Method], depth: int, traced: bool = False)
     return others + sum(depth + extra_blocks(replay, depth) for replay in replays)
 
 
-def _with_window(replay: ReplayConfig, depth: int) -> ReplayConfig:
-    found = route(replay, depth)
-    return replace(replay, window=(found.start, found.end))
-
-
 def with_companions(methods: Sequence[Method]) -> list[Method]:
     """The methods and the trajectories that diagnostics compare the first Gram-gated one with: NAME-raw, NAME-matched."""
-    first = next((each for each in methods if each.replay is not None and _has_companions(each.replay)), None)
-    if first is None or first.replay is None:
-        return list(methods)
-    wanted = {"raw": _raw(first.replay), "matched": _matched(first.replay)}
+    first = next((method for method in methods if _companions(method.replay)), methods[0])
     present = [method.replay for method in methods]
     missing = [
         Method(f"{first.name}-{kind}", (Replay(replay),))
-        for kind, replay in wanted.items()
+        for kind, replay in _companions(first.replay).items()
         if replay not in present
     ]
     return [*methods, *missing]
@@ -222,23 +214,15 @@ def companions_of(methods: Sequence[Method]) -> Mapping[str, tuple[str, str, str
     names = {method.replay: method.name for method in reversed(methods) if method.replay is not None}
     found = {}
     for method in methods:
-        if method.replay is not None and _has_companions(method.replay):
-            raw, uniform = names.get(_raw(method.replay)), names.get(_matched(method.replay))
-            if raw is not None and uniform is not None:
-                found[method.name] = (raw, uniform, method.name)
+        replays = _companions(method.replay)
+        if replays and all(replay in names for replay in replays.values()):
+            found[method.name] = (names[replays["raw"]], names[replays["matched"]], method.name)
     return found
 
 
-def _has_companions(replay: ReplayConfig) -> bool:
-    """Whether it has the Gram gate at full strength, whose mean strength "matched" follows."""
-    return replay.gate == "gram" and replay.strength == 1
-
-
-def _raw(replay: ReplayConfig) -> ReplayConfig:
-    """Every step accepted whole, in every image."""
-    return replace(replay, gate="none", strength=1.0, adaptive=None)
-
-
-def _matched(replay: ReplayConfig) -> ReplayConfig:
-    """The gate's mean step for every patch, per image and replay."""
-    return replace(replay, gate="uniform", strength="matched")
+def _companions(replay: ReplayConfig | None) -> dict[str, ReplayConfig]:
+    """Of a replay with the Gram gate at full strength: every step accepted whole, and the gate's mean step everywhere."""
+    if replay is None or replay.gate != "gram" or replay.strength != 1:
+        return {}
+    raw = replace(replay, gate="none", strength=1.0, adaptive=None)
+    return {"raw": raw, "matched": replace(replay, gate="uniform", strength="matched")}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from gramloop.errors import GramLoopError
 from gramloop.tasks.options import ModelOptions
@@ -116,6 +116,9 @@ class WorkOptions(PlannedWork):
             raise GramLoopError(
                 f"--slurm {self.slurm[0]} belongs to --engine slurm, not to --engine {self.engine}"
             )
+        for text in self.slurm:
+            if text.find("=") < 1:
+                raise GramLoopError(f"--slurm takes NAME=VALUE, such as partition=gpu, not {text!r}")
         if self.engine != "local" and ":" in (device or ""):
             raise GramLoopError(
                 f"--device {device} is one GPU of this machine; --engine {self.engine} assigns GPUs itself: --device cuda"
@@ -131,16 +134,8 @@ class WorkOptions(PlannedWork):
         if self.engine == "slurm":
             from gramloop.evaluate.slurm import run_slurm
 
-            settings = dict(_sbatch_option(text) for text in self.slurm)
-            return partial(run_slurm, jobs=self.jobs, settings=settings)
+            return partial(run_slurm, jobs=self.jobs, settings=self.slurm)
         return None
-
-
-def _sbatch_option(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise GramLoopError(f"--slurm takes NAME=VALUE, such as partition=gpu, not {text!r}")
-    return name, int(value) if value.isdecimal() else value
 
 
 @dataclass(frozen=True, kw_only=True)

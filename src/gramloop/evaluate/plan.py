@@ -10,15 +10,14 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
 
-from gramloop.data.records import LabelledImage, Record
 from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import Method, check_methods, companions_of
@@ -151,16 +150,6 @@ def load_task(name: str, files: Mapping[str, str]) -> AnyTask:
     return get_task(name)
 
 
-class ImageSource(Protocol):
-    """Opened images of all conditions."""
-
-    def records(self, condition: str, images: Positions) -> Sequence[Record | LabelledImage]:
-        """The images at these positions of a condition."""
-
-    def clean_records(self, condition: str, images: Positions) -> Sequence[Record | LabelledImage]:
-        """The same images without their shift; only where the truth is the clean prediction."""
-
-
 @dataclass(frozen=True)
 class Workload:
     """A model and its images, described so that every worker process can open them; it pickles where these do.
@@ -172,10 +161,11 @@ class Workload:
     task: str
     categories: Categories  # the classes that are scored
     load_predictor: Callable[[str | None], AnyPredictor] = field(repr=False)  # on a device, or on `device`
-    open_images: Callable[[], ImageSource] = field(repr=False)
+    # `records` of a condition at positions, and `clean_records` where the truth is the clean prediction
+    open_images: Callable[[], Any] = field(repr=False)
     load_task: Callable[[], AnyTask] = field(repr=False)  # in a process that may not have registered it yet
     # reads or learns the statistics of in-distribution images, where methods use some
-    load_calibration: Callable[[AnyPredictor, ImageSource], CalibrationStats | None] | None = None
+    load_calibration: Callable[[AnyPredictor, Any], CalibrationStats | None] | None = None
     match_names: bool = False  # bring the model's class numbers to those of the set, by name
     label_free: bool = False  # compare with the baseline's prediction on the clean image, and read no labels
     truth_score: float = TRUTH_SCORE  # of a clean prediction's box or mask that counts as an object
@@ -199,7 +189,7 @@ class Plan:
     suite: str
     task: str
     methods: tuple[Method, ...]
-    conditions: dict[str, Count]  # key: number of images
+    conditions: Annotated[dict[str, Count], msgspec.Meta(min_length=1)]  # key: number of images
     shards: Count  # per condition
     categories: dict[int, str]
     data: DataSource
@@ -210,7 +200,7 @@ class Plan:
     seed: int = RUN_SEED
     alignment: Alignment = "auto"  # of predicted depth with the true one, image by image
     truth: TruthKind = "labels"
-    truth_score: float = TRUTH_SCORE
+    truth_score: Annotated[float, msgspec.Meta(gt=0, lt=1)] = TRUTH_SCORE
     things: tuple[int, ...] = ()  # of a panoptic set: countable categories, unlike stuff
     batch: Count = 1  # images of one size that the model is given at once
     calibration: str | None = None  # the file with statistics of in-distribution images
@@ -219,12 +209,6 @@ class Plan:
 
     def __post_init__(self) -> None:
         check_methods(self.methods)
-        check_truth(self.truth, self.truth_score)
-        if not self.conditions or min(self.conditions.values()) < 1:
-            raise GramLoopError(f"the plan of {self.suite} needs conditions with at least one image each")
-        for name, least in (("shards", 1), ("batch", 1), ("pictures", 0)):
-            if getattr(self, name) < least:
-                raise GramLoopError(f"{name} must be at least {least}, not {getattr(self, name)}")
 
     @property
     def label_free(self) -> bool:
@@ -296,14 +280,6 @@ class Plan:
         return load_task(self.task, self.model.files)
 
 
-def check_truth(kind: str, score: float) -> None:
-    """Refuse a kind of truth that does not exist, and a score that no box or every box has."""
-    if kind not in ("labels", "clean"):
-        raise GramLoopError(f"the truth is labels or clean, not {kind!r}")
-    if not 0 < score < 1:
-        raise GramLoopError(f"the score of a box that counts as truth lies between 0 and 1, not at {score}")
-
-
 def condition_of(key: str) -> Condition:
     """The condition behind a key such as ``fog/3`` or ``sketch``."""
     name, _, severity = key.partition("/")
@@ -351,14 +327,7 @@ def merged(found: Plan, wanted: Plan, folder: Path) -> Plan:
 
 
 def check_behaviour(before: Behaviour | None, now: Behaviour | None, known: bool, what: str) -> None:
-    """Refuse to add to results of another model, or of one that cannot be recognised.
-
-    Args:
-        before: of the model that the results are of.
-        now: of the model at hand.
-        known: whether the user gave it a version.
-        what: the results, in a few words.
-    """
+    """Refuse to add to results (``what``) of another model, or of one that is neither recognised nor ``known`` by a version."""
     if before is None or now is None:
         return
     if not before.repeatable and not known:

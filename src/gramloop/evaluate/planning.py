@@ -33,7 +33,6 @@ from gramloop.evaluate.plan import (
     DataSource,
     Plan,
     PlannedModel,
-    check_truth,
     load_task,
 )
 from gramloop.evaluate.provenance import (
@@ -88,8 +87,13 @@ class Request(TruthOptions, PlannedWork, StoredOptions):
     version: str = ""  # what the user calls a model of their own code, in place of the code's content
 
     def __post_init__(self) -> None:
-        check_truth(self.truth, self.truth_score)
         check_limits(self)
+        if self.truth not in ("labels", "clean"):
+            raise GramLoopError(f"the truth is labels or clean, not {self.truth!r}")
+        if not 0 < self.truth_score < 1:
+            raise GramLoopError(
+                f"the score of a box that counts as truth lies between 0 and 1, not at {self.truth_score}"
+            )
         if self.alignment not in ALIGNMENTS:
             raise GramLoopError(f"the alignment is one of {', '.join(ALIGNMENTS)}, not {self.alignment!r}")
 
@@ -121,8 +125,7 @@ def plan_and_model(request: Request) -> tuple[Plan, AnyPredictor]:
     opened = _open(request, task)
     methods, calibration, split = _methods(request, predictor, opened)
     opened = hold_out(opened, split, request.images)
-    images = _Images(request, task, predictor)
-    images.add_all(opened)
+    images = _survey(request, task, predictor, opened)
     same = ("suite", "diagnostics", "pictures", "alignment", "truth", "truth_score", "batch")
     plan = Plan(
         **{name: getattr(request, name) for name in same},
@@ -132,7 +135,7 @@ def plan_and_model(request: Request) -> tuple[Plan, AnyPredictor]:
         shards=request.shards or max(1, -(-max(images.counts.values()) // SHARD)),
         categories=images.categories,
         data=replace(request.data, contents=images.contents),
-        model=_model(request, predictor, images.smallest[1:]),
+        model=_model(request, predictor, images.smallest),
         versions=origin_versions(),
         keep=tuple(sorted(set(request.keep))),
         things=tuple(sorted(images.things)),
@@ -143,23 +146,14 @@ def plan_and_model(request: Request) -> tuple[Plan, AnyPredictor]:
 
 
 def _model(request: Request, predictor: AnyPredictor, size: tuple[int, int]) -> PlannedModel:
-    device = (
-        request.device if "object" in request.files else "cpu"
-    )  # where `load_predictor` puts the user's models
+    # where `load_predictor` puts the user's models
+    device = request.device if "object" in request.files else "cpu"
     with deterministic(request.threads):
         content, behaviour = identify(request.files, predictor, size, device, request.version)
     sha256 = {**content, **file_checksums(request.files, predictor.task)}
-    return PlannedModel(
-        kind_of(request.files),
-        request.files,
-        sha256,
-        predictor.cost().baseline,
-        dict(request.sizes),
-        request.device,
-        request.threads,
-        request.dtype,
-        behaviour,
-    )
+    kind, depth, sizes = kind_of(request.files), predictor.cost().baseline, dict(request.sizes)
+    run_on = request.device, request.threads, request.dtype
+    return PlannedModel(kind, request.files, sha256, depth, sizes, *run_on, behaviour)
 
 
 def _methods(
@@ -204,62 +198,55 @@ def _default_methods(predictor: AnyPredictor) -> tuple[str, ...]:
     return (BASELINE, GRAMLOOP)
 
 
+@dataclass
 class _Images:
-    """What a plan knows of its images, condition by condition."""
+    """What a plan knows of its images, once all conditions were seen."""
 
-    def __init__(self, request: Request, task: AnyTask, predictor: AnyPredictor) -> None:
-        self.request, self.task, self.predictor = request, task, predictor
-        self.numbers: dict[int, int] = {}  # of the set, by those of the model
-        self.counts: dict[str, int] = {}
-        self.categories: dict[int, str] = {}
-        self.things: frozenset[int] = frozenset()
-        self.contents: dict[str, str] = {}
-        self.kept: set[str] = set()  # ids that were asked for
-        self.smallest = (0, 0, 0)  # pixels, height and width of the image with the fewest pixels
+    counts: dict[str, int] = field(default_factory=dict)  # by condition
+    categories: dict[int, str] = field(default_factory=dict)
+    things: frozenset[int] = frozenset()
+    contents: dict[str, str] = field(default_factory=dict)
+    smallest: tuple[int, int] = (0, 0)  # height and width of the image with the fewest pixels
 
-    def add_all(self, opened: OpenSuite) -> None:
-        """Every condition of a suite."""
-        request = self.request
-        if (textures := request.data.frost_textures) is not None:
-            if opened.clean is None:
-                raise GramLoopError(
-                    f"frost textures belong to generated images; those of {request.suite} are read"
-                )
-            self.contents[FROST] = frost_fingerprint(Path(textures))
-        for condition in opened.conditions:
-            data = opened.open(condition) if opened.clean is None else opened.clean
-            self._add(condition.key, data, CLEAN_SET if opened.clean is not None else condition.key)
-        if unknown := sorted(set(request.keep) - self.kept):
-            raise GramLoopError(f"{request.suite} has no image {unknown[0]!r} whose picture could be kept")
 
-    def _add(self, key: str, data: DataSet, owner: str) -> None:
-        """One condition; ``owner`` names the set whose checksums are kept for it."""
-        request, label_free = self.request, self.request.truth == "clean"
-        if data.task != self.task.annotations:
-            raise GramLoopError(f"{data.root} is annotated for {data.task}, not for {self.task.name}")
-        if not self.counts and label_free:
-            self.categories = _own_categories(self.predictor, self.task)
-            self.things = frozenset(getattr(self.predictor, "things", ()))
-        elif not self.counts and self.task.has_classes:
+def _survey(request: Request, task: AnyTask, predictor: AnyPredictor, opened: OpenSuite) -> _Images:
+    """Count and check the images of every condition; those that are made from one clean set are checked once."""
+    found, sizes, lacking = _Images(), list[tuple[int, int]](), set(request.keep)
+    known = set(predictor.classes)  # numbers of classes
+    if (textures := request.data.frost_textures) is not None:
+        if opened.clean is None:
+            raise GramLoopError(
+                f"frost textures belong to generated images; those of {request.suite} are read"
+            )
+        found.contents[FROST] = frost_fingerprint(Path(textures))
+    for condition in opened.conditions:
+        data = opened.open(condition) if opened.clean is None else opened.clean
+        owner = condition.key if opened.clean is None else CLEAN_SET
+        images = found.counts[condition.key] = min(len(data), request.images or len(data))
+        lacking -= {str(record.image_id) for record in data[:images]} if lacking else set()
+        if owner in found.contents:
+            continue
+        if data.task != task.annotations:
+            raise GramLoopError(f"{data.root} is annotated for {data.task}, not for {task.name}")
+        if len(found.counts) == 1 and request.truth == "clean":
+            found.categories = _own_categories(predictor, task)
+            found.things = frozenset(getattr(predictor, "things", ()))
+        elif len(found.counts) == 1 and task.has_classes:
             if kind_of(request.files) not in ("tiny", "files"):
-                self.numbers = class_numbers(self.predictor.classes, data.categories)
-            self.categories, self.things = dict(data.categories), data.things
-        images = self.counts[key] = min(len(data), request.images or len(data))
-        if request.keep:
-            self.kept |= {str(record.image_id) for record in data[:images]} & set(request.keep)
-        if owner in self.contents:
-            return
-        if not label_free:
-            known = set(self.numbers.values() or self.predictor.classes)
-            check_categories(known, self.task, data)
-        sizes = [(one.height * one.width, one.height, one.width) for one in data[:images]]
-        self.smallest = min([*sizes, self.smallest] if self.smallest[0] else sizes)
-        check_sizes(self.predictor, data, images)
+                known = set(class_numbers(predictor.classes, data.categories).values()) or known
+            found.categories, found.things = dict(data.categories), data.things
+        if request.truth == "labels":
+            check_categories(known, task, data)
+            refuse_unscorable(data, images)
+        check_sizes(predictor, data, images)
+        sizes += {(one.height, one.width): None for one in data[:images]}
         for note in data.notes:
             warnings.warn(note, GramLoopWarning, stacklevel=2)
-        if not label_free:
-            refuse_unscorable(data, images)
-        self.contents[owner] = with_contents(data, images)[1]
+        found.contents[owner] = with_contents(data, images)[1]
+    if lacking:
+        raise GramLoopError(f"{request.suite} has no image {min(lacking)!r} whose picture could be kept")
+    found.smallest = min(sizes, key=lambda size: (size[0] * size[1], size))
+    return found
 
 
 def _own_categories(predictor: AnyPredictor, task: AnyTask) -> dict[int, str]:

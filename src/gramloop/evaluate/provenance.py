@@ -11,7 +11,7 @@ import platform
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, cast
@@ -28,7 +28,6 @@ from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import (
     CalibrationSplit,
     DataSource,
-    ImageSource,
     Plan,
     Positions,
     Workload,
@@ -99,27 +98,33 @@ def load_planned(plan: Plan, folder: Path | None = None, device: str | None = No
         load_checksums(folder)
     check_origin(plan)
     model = plan.model
-    predictor = load_predictor(
-        cast(Any, plan.task), model.files, model.sizes, device or model.device, dtype=model.dtype
-    )
+    device = device or model.device
+    predictor = load_predictor(cast(Any, plan.task), model.files, model.sizes, device, dtype=model.dtype)
     if model.behaviour is not None:
-        given = model.files, predictor, device or model.device, model.sha256, model.behaviour
         with deterministic(model.threads):
-            changed = check_identity(*given)
+            changed = check_identity(model.files, predictor, device, model.sha256, model.behaviour)
         if changed:
             raise changed_since(f"{changed} of {next(iter(model.files.values()))}")
     return predictor
 
 
 def _planned_stats(
-    plan: Plan, folder: Path | None, predictor: AnyPredictor, images: ImageSource
+    plan: Plan, folder: Path | None, predictor: AnyPredictor, images: PlannedImages
 ) -> CalibrationStats | None:
-    """The statistics that methods of a plan use: of a file, or learnt from the plan's calibration split."""
+    """The statistics that methods of a plan use: of a file, or learnt from the plan's calibration split.
+
+    The first process learns them, and the folder of the results keeps them.
+    """
     if plan.calibration_split is None or not any(method.calibration for method in plan.methods):
         return load_calibration(plan)
-    assert isinstance(images, PlannedImages)
     with deterministic(plan.model.threads):
-        return learn_stats(plan, folder, predictor, images.whole)
+        if folder is None:
+            return calibrate(predictor, _calibration_images(plan, images.whole))
+        path = folder / CALIBRATION
+        with FileLock(path.with_suffix(".lock")):
+            if not path.is_file():
+                calibrate(predictor, _calibration_images(plan, images.whole)).save(path)
+        return CalibrationStats.read(path)
 
 
 def load_calibration(plan: Plan) -> CalibrationStats | None:
@@ -183,11 +188,8 @@ def file_checksums(files: Mapping[str, str], task: str | None = None) -> dict[st
             raise GramLoopError(
                 f"{path} is damaged or renamed: its sha256 begins with {found[name][:8]}, its name says {named[1]}"
             )
-    return {
-        **found,
-        **name_conclusions(files),
-        **(runtime_versions(Path(files["graph"])) if "graph" in files else {}),
-    }
+    runtime = runtime_versions(Path(files["graph"])) if "graph" in files else {}
+    return {**found, **name_conclusions(files), **runtime}
 
 
 def save_known_checksums(plan: Plan, folder: Path) -> None:
@@ -249,18 +251,14 @@ class PlannedImages:
         if opened.clean is not None:
             opened = replace(opened, clean=self._unchanged(CLEAN_SET, opened.clean, images))
         self.opened = opened
-        self._latest: tuple[str, DataSet] | None = None
+        self.data = lru_cache(maxsize=1)(self._open)  # parts come condition by condition
 
-    def data(self, key: str) -> DataSet:
-        """The set of one condition; the latest is kept, since parts come condition by condition."""
-        if self._latest is None or self._latest[0] != key:
-            condition = condition_of(key)
-            data = self.opened.open(condition)
-            if self.opened.clean is None:
-                images = self.plan.conditions[key]
-                data = self._unchanged(key, data, images)
-            self._latest = key, data
-        return self._latest[1]
+    def _open(self, key: str) -> DataSet:
+        """The set of one condition."""
+        data = self.opened.open(condition_of(key))
+        return (
+            data if self.opened.clean is not None else self._unchanged(key, data, self.plan.conditions[key])
+        )
 
     def records(self, condition: str, images: Positions) -> list[Record]:
         """The images at these positions; only these are shifted where the condition is made from the clean set."""
@@ -314,26 +312,6 @@ def hold_out(opened: OpenSuite, split: CalibrationSplit | None, images: int | No
     if opened.clean is not None:
         return replace(opened, clean=left)
     return replace(opened, ready=dict.fromkeys(opened.ready, left))
-
-
-def learn_stats(
-    plan: Plan, folder: Path | None, predictor: AnyPredictor, opened: OpenSuite
-) -> CalibrationStats:
-    """The statistics of a plan's calibration split; the first process learns them, and the folder keeps them.
-
-    Args:
-        plan: has a calibration split.
-        folder: of the results; without one nothing is kept.
-        predictor: the plan's model.
-        opened: the suite from which nothing is held out yet.
-    """
-    if folder is None:
-        return calibrate(predictor, _calibration_images(plan, opened))
-    path = folder / CALIBRATION
-    with FileLock(path.with_suffix(".lock")):
-        if not path.is_file():
-            calibrate(predictor, _calibration_images(plan, opened)).save(path)
-    return CalibrationStats.read(path)
 
 
 def _calibration_images(plan: Plan, opened: OpenSuite) -> list[Image8]:

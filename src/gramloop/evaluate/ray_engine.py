@@ -15,7 +15,7 @@ from threading import Thread
 from typing import Any, TypeVar
 
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.engines import SILENCE, Job, NotStarted
+from gramloop.evaluate.engines import SILENCE, Job
 from gramloop.evaluate.plan import Part, Workload
 from gramloop.evaluate.runner import Done, Missed, Runner, make_runner
 from gramloop.evaluate.store import Store
@@ -52,7 +52,7 @@ def run_ray(job: Job, address: str | None = None) -> Iterator[Done | Missed]:
             for reference in ready:
                 done = _result(ray, reference)
                 job.listener.images(len(done.part))
-                watch.finished()
+                watch.reported = time.monotonic()
                 yield done
             if not ready:
                 watch.check(len(pending))
@@ -72,13 +72,8 @@ class _Watch:
 
     def __init__(self, ray: Any, job: Job, head: str, needs: dict[str, int]) -> None:
         self._ray, self._job, self._head, self._needs = ray, job, head, needs
-        self._reported = self._reachable = self._held = time.monotonic()
-        self._failure: type[GramLoopError] = NotStarted  # until a part was finished
+        self.reported = self._reachable = self._held = time.monotonic()
         self.has_head = True
-
-    def finished(self) -> None:
-        """A part was finished."""
-        self._reported, self._failure = time.monotonic(), GramLoopError
 
     def check(self, pending: int) -> None:
         """Raise where the head is gone or no node is large enough, each for a while; report every minute."""
@@ -98,9 +93,9 @@ class _Watch:
         sizes = ", ".join(f"{node.get('CPU', 0):.0f} CPU and {node.get('GPU', 0):.0f} GPU" for node in nodes)
         state = f"its nodes have {sizes or 'nothing'}"
         if now - self._held > _NO_NODE:
-            raise self._failure(f"no node of the Ray cluster has {wanted}, which a part needs; {state}")
-        if now - self._reported >= SILENCE:
-            self._reported = now
+            raise GramLoopError(f"no node of the Ray cluster has {wanted}, which a part needs; {state}")
+        if now - self.reported >= SILENCE:
+            self.reported = now
             lacking = "" if self._held == now else f"no node has {wanted}; "
             self._job.listener.message(f"waiting for {pending} parts from Ray: {lacking}{state}")
 

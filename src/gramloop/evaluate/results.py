@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,17 +16,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from gramloop.data.suites import Condition
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.methods import BASELINE
-from gramloop.evaluate.plan import AGREEMENT, Plan, condition_of
+from gramloop.evaluate.plan import AGREEMENT, AGREEMENT_NOTE, Part, Plan, condition_of
 from gramloop.evaluate.rows import Failure
 from gramloop.evaluate.runner import Missed
 from gramloop.evaluate.store import RESULTS, Store, StoredCondition, read_condition
 from gramloop.metrics.scores import mean_performance
 from gramloop.util.files import atomic_write
 from gramloop.util.progress import tracked
-from gramloop.util.table import Table, TableRepr, spreadsheet_text
+from gramloop.util.table import ABSENT, Cell, Column, Table, TableRepr, spreadsheet_text
 
 MEAN = "mean"  # over the shifted conditions: mPC, or COCO-O's mAP
 
@@ -75,13 +75,9 @@ class Results(TableRepr):
         """Their names, in the plan's order."""
         return [method.name for method in self.plan.methods]
 
-    def scores_of(self, method: str) -> dict[Condition, float]:
-        """The main metric of every complete condition."""
-        return {condition_of(one.condition): one.scores[method][self.metric] for one in self.conditions}
-
     def mean(self, method: str) -> float | None:
         """The unweighted mean of the main metric over all shifted conditions, once all are complete."""
-        done = self.scores_of(method)
+        done = {condition_of(one.condition): one.scores[method][self.metric] for one in self.conditions}
         expected = [condition_of(key) for key in self.plan.conditions]
         shifted = [cell for cell in expected if cell.name != "clean"]
         if len(done) != len(expected) or not shifted or not np.isfinite([done[c] for c in shifted]).all():
@@ -103,12 +99,9 @@ class Results(TableRepr):
             known = one.scores.get(BASELINE, {}).get(metrics[0])
             baseline = known if measures_gain(self.plan, one.condition) else None
             for method, values in one.scores.items():
-                names, counts = (
-                    map(spreadsheet_text, (one.condition, method)),
-                    (one.images, len(one.failures)),
-                )
+                names = map(spreadsheet_text, (one.condition, method))
                 gain = _gain(values[metrics[0]], baseline, method)
-                writer.writerow([*names, *counts, *map(repr, values.values()), gain])
+                writer.writerow([*names, one.images, len(one.failures), *map(repr, values.values()), gain])
         means, blank = self.means(), [""] * (len(metrics) - 1)
         for method, mean in means.items():
             row = [MEAN, spreadsheet_text(method), "", "", repr(mean), *blank]
@@ -153,8 +146,6 @@ class Results(TableRepr):
         return str(self)
 
     def _table(self) -> Table:
-        from gramloop.evaluate.display import results_table
-
         shown = results_table(self)
         return replace(shown, notes=(*shown.notes, *self.warnings))
 
@@ -175,32 +166,77 @@ def score_condition(plan: Plan, stored: StoredCondition) -> ConditionScores:
 
 
 def collect(store: Store[Plan], keys: Sequence[str] | None = None) -> Results:
-    """The scores of every condition whose units are all stored."""
+    """The scores of every condition whose units are all stored; the store keeps them."""
     wanted = list(keys if keys is not None else store.plan.conditions)
-    found = (_scored(store, key) for key in tracked(wanted, "scoring", len(wanted)))
-    return Results(store.plan, tuple(one for one in found if one is not None))
-
-
-# by folder, plan, methods and condition: the state of its files, and the scores that followed
-_known: dict[tuple[object, ...], tuple[object, ConditionScores]] = {}
-
-
-def _scored(store: Store[Plan], key: str) -> ConditionScores | None:
-    """The scores of a complete condition; those of this process are kept while its files are the same ones."""
-    paths = [store.path(unit) for part in store.plan.parts_of(key) for unit in part.units]
-    try:
-        state = [(each.st_ino, each.st_size, each.st_mtime_ns) for each in (path.stat() for path in paths)]
-    except OSError:
-        return None
-    place = store.folder.absolute(), store.plan.hash, store.plan.methods, key
-    if place not in _known or _known[place][0] != state:
-        stored = read_condition(store, key)
-        if stored is None:  # removed meanwhile
-            return None
-        _known[place] = state, score_condition(store.plan, stored)
-    return _known[place][1]
+    for key in tracked(wanted, "scoring", len(wanted)):
+        if key not in store.scored and (stored := read_condition(store, key)) is not None:
+            store.scored[key] = score_condition(store.plan, stored)
+    return Results(store.plan, tuple(store.scored[key] for key in wanted if key in store.scored))
 
 
 def write_results(store: Store[Plan], results: Results) -> None:
     """Store the table as results.csv."""
     atomic_write(store.folder / RESULTS, results.csv().encode(), durable=True)
+
+
+# what a person sees
+
+
+def results_table(results: Results) -> Table:
+    """The main metric of every complete condition, with gains over the baseline, and the means."""
+    names, plan, metric = results.methods, results.plan, results.metric
+    rows: list[tuple[Cell, ...]] = []
+    for one in results.conditions:
+        scores = {name: one.scores[name][metric] for name in names}
+        rows.append((one.condition, *_cells(names, scores, measures_gain(plan, one.condition))))
+    means = results.means()
+    footer = [(MEAN, *_cells(names, means))] if len(means) == len(names) else []
+    lacking = len(plan.conditions) - len(results.conditions)
+    excluded = sum(len(one.failures) for one in results.conditions)
+    notes = [
+        f"{lacking} of {len(plan.conditions)} conditions are not complete." if lacking else "",
+        f"{excluded} images could not be used, and count for no method." if excluded else "",
+        f"{AGREEMENT_NOTE[0].upper()}{AGREEMENT_NOTE[1:]}." if plan.label_free else "",
+        *unscored(results),
+    ]
+    columns = (Column("condition", kind="text"), *(Column(name, kind="number") for name in names))
+    title = f"{plan.suite}, {metric} in percent"
+    return Table(title, columns, (*rows, *footer), filter(None, notes), footer=len(footer))
+
+
+def unscored(results: Results) -> list[str]:
+    """Why conditions have no score, in words, where some have none."""
+    plan, metric = results.plan, results.metric
+    lost = [
+        one.condition
+        for one in results.conditions
+        if not all(math.isfinite(scores[metric]) for scores in one.scores.values())
+    ]
+    if not lost:
+        return []
+    if plan.label_free and plan.load_task().thresholded:
+        reason = (
+            f"no object of the clean predictions scores {plan.truth_score:g} or more, so there is nothing to agree "
+            "with; a smaller --truth-score accepts more of them"
+        )
+    else:
+        reason = "the images that could be used hold nothing that is scored"
+    return [f"No score for {', '.join(lost)}: {reason}."]
+
+
+def _cells(names: Sequence[str], scores: Mapping[str, float], gains: bool = True) -> list[str]:
+    cells = []
+    for name in names:
+        compared = gains and BASELINE in scores and name != BASELINE
+        gain = f" ({scores[name] - scores[BASELINE]:+.2f})" if compared else ""
+        cells.append(f"{scores[name]:.2f}{gain}" if math.isfinite(scores[name]) else ABSENT)
+    return cells
+
+
+def print_status(results: Results, missing: Sequence[Part], damaged: Sequence[str]) -> None:
+    """What is complete, and how many units are stored."""
+    print(results_table(results))
+    for problem in damaged:
+        print(f"{problem}; the next run computes it again", file=sys.stderr)
+    total, lacking = len(results.plan.units), sum(len(part.methods) for part in missing)
+    print(f"{total - lacking} of {total} units are stored, {lacking} are missing")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -80,20 +80,22 @@ def _type(kind: str) -> Any:
     return pa.list_(pa.type_for_alias(kind[:-2])) if kind.endswith("[]") else pa.type_for_alias(kind)
 
 
+def keeps_picture(workload: Workload, position: int, image_id: str) -> bool:
+    """Whether an image keeps what figures show."""
+    return position < workload.pictures or image_id in workload.keep
+
+
+@dataclass
 class UnitRows:
-    """The rows of one unit as its images come in.
+    """The rows of one unit as its images come in."""
 
-    failures: images that count for no method. refused: images that this method alone could not predict.
-    """
-
-    def __init__(
-        self, workload: Workload, task: AnyTask, unit: Unit, numbers: Mapping[int, int] | None = None
-    ) -> None:
-        """``numbers`` of the set by those of the model's classes, where they differ."""
-        self.workload, self.task, self.unit, self.numbers = workload, task, unit, numbers
-        self.rows: list[dict[str, Any]] = []
-        self.failures: list[Failure] = []
-        self.refused: list[Failure] = []
+    workload: Workload
+    task: AnyTask
+    unit: Unit
+    numbers: Mapping[int, int] | None = None  # of the set by those of the model's classes, where they differ
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)  # images that count for no method
+    refused: list[Failure] = field(default_factory=list)  # images that this method alone could not predict
 
     def add(self, position: int, image_id: str, prediction: Prediction, truth: object) -> None:
         """One image; an image whose prediction cannot be scored is left out for all methods."""
@@ -117,7 +119,7 @@ class UnitRows:
         }
         if workload.diagnostics and prediction.trace is not None:
             row.update(_means(prediction.trace))
-        if position < workload.pictures or image_id in workload.keep:
+        if keeps_picture(workload, position, image_id):
             kept = task.encode(prediction)
             row.update(kept)
             if workload.label_free and kept:
@@ -159,20 +161,17 @@ class MethodRows:
     @property
     def positions(self) -> list[int]:
         """Of the images, rising."""
-        found: list[int] = self.table["position"].to_pylist()
-        return found
+        return self.column("position")
 
     @property
     def image_ids(self) -> list[str]:
         """Of the images."""
-        found: list[str] = self.table["image_id"].to_pylist()
-        return found
+        return self.column("image_id")
 
     @property
     def blocks(self) -> list[int]:
         """Transformer blocks executed for each image, per view."""
-        found: list[int] = self.table["blocks"].to_pylist()
-        return found
+        return self.column("blocks")
 
     def column(self, name: str) -> list[Any]:
         """Any column, such as post_drift, as plain values."""
@@ -194,7 +193,7 @@ class MethodRows:
         if positions.isdisjoint(self.positions):
             return self
         kept = [place for place, position in enumerate(self.positions) if position not in positions]
-        return MethodRows(self.task, self._take(kept), self.failures, self.refused, self.facts)
+        return replace(self, table=self._take(kept))
 
 
 def _means(trace: ReplayMaps) -> dict[str, object]:

@@ -10,8 +10,8 @@ candidates methods and its trials parts. Several processes, each with the model 
 
     workload = Workload(hash=…, task="semantic", categories=…, load_predictor=…, open_images=…, load_task=…)
     store = Store(folder, workload)
-    with start_workers(workload, store, workers=2) as workers:         # gramloop.evaluate.engines
-        for done in workers.run(store.missing(parts)):                 # as often as needed; `Done` or `Missed`
+    with start_workers(workload, store, workers=2) as run:             # gramloop.evaluate.engines
+        for done in run(store.missing(parts)):                         # as often as needed; `Done` or `Missed`
             …
     store.rows(units)                                                  # what was stored, as `MethodRows`
 
@@ -46,7 +46,7 @@ from gramloop.errors import GramLoopError, UserCodeError
 from gramloop.evaluate.loader import Loaded, Loader
 from gramloop.evaluate.methods import BASELINE, Method, prediction_calls
 from gramloop.evaluate.plan import Part, Workload
-from gramloop.evaluate.rows import Facts, Failure, UnitRows
+from gramloop.evaluate.rows import Facts, Failure, UnitRows, keeps_picture
 from gramloop.evaluate.store import Store
 from gramloop.mitigations.mitigated import apply
 from gramloop.mitigations.stack import Stack, replay_alone
@@ -71,10 +71,9 @@ class OutOfMemoryError(GramLoopError):
 
 @dataclass(frozen=True)
 class Done:
-    """A part whose units are all stored; ``excluded`` images count for no method."""
+    """A part whose units are all stored."""
 
     part: Part
-    excluded: int
 
 
 @dataclass(frozen=True)
@@ -101,8 +100,7 @@ class LoopImage:
     part: Part
     position: int
     record: Record | LabelledImage
-    # without its shift, where that is predicted in place of labels
-    clean: Record | LabelledImage | None = None
+    clean: Any = None  # the record without its shift, where that is predicted in place of labels
     problem: str = ""  # why it counts for no method
     pixels: Image8 = field(default_factory=lambda: np.empty((0, 0, 3), np.uint8))  # (H, W, 3) RGB
     truth: Any = None
@@ -213,9 +211,8 @@ class Runner:
     ) -> tuple[Finished, Sequence[Future[None]]]:
         """The loop over the images of a part; its rows are complete once all that is scored later is done."""
         scored = deque[Future[None]]()
-        rows = {
-            unit.method.name: UnitRows(self.workload, self.task, unit, self.numbers) for unit in part.units
-        }
+        given = self.workload, self.task
+        rows = {unit.method.name: UnitRows(*given, unit, self.numbers) for unit in part.units}
         calls = prediction_calls(part.methods)  # the baseline comes with the first replay
         spent = dict.fromkeys((call[-1].name for call in calls), 0.0)
         began = time.perf_counter()
@@ -224,7 +221,13 @@ class Runner:
             for batch in _batches(loaded, self.workload.batch):
                 if stopped():
                     raise Stopped
-                self._predict(batch, calls, spent)
+                if self.workload.label_free and not batch[0].problem:
+                    self._guarded(batch, self._clean.add_to, batch)
+                usable = [image for image in batch if not image.problem]
+                for call in calls if usable else ():
+                    started = time.perf_counter()
+                    self._guarded(usable, self._predict_call, usable, call, self._traces(usable))
+                    spent[call[-1].name] += time.perf_counter() - started
                 while len(scored) >= _UNSCORED:
                     scored.popleft().result()
                 scored.extend(_call(scorer, _add_rows, rows, image) for image in batch)
@@ -237,28 +240,10 @@ class Runner:
                 facts[method.name] = Facts(spent.get(method.name, 0.0), other, *where)
         return Finished(part, rows, facts), scored
 
-    def _predict(
-        self, batch: Sequence[LoopImage], calls: Iterable[tuple[Method, ...]], spent: dict[str, float]
-    ) -> None:
-        """Predict images of one size with all methods; ``spent`` are seconds by the last method of a call."""
-        if self.workload.label_free and not batch[0].problem:
-            self._guarded(batch, self._clean.add_to, batch)
-        usable = [image for image in batch if not image.problem]
-        for call in calls if usable else ():
-            began = time.perf_counter()
-            self._guarded(usable, self._predict_call, usable, call, self._traces(usable))
-            spent[call[-1].name] += time.perf_counter() - began
-
     def _predict_call(
         self, images: Sequence[LoopImage], call: tuple[Method, ...], trace: bool | None
     ) -> None:
-        """Predict images of one size with the methods of one call, see `prediction_calls`.
-
-        Args:
-            images: keep the predictions.
-            call: a method, or the baseline and the replay that it comes with.
-            trace: whether replays return what they measure; None where they measure it anyway.
-        """
+        """Predict images of one size with the methods of one call: one, or the baseline and the replay it comes with."""
         last = call[-1]
         if len(call) == 1:
             self._predict_alone(images, last, trace)
@@ -310,12 +295,10 @@ class Runner:
 
     def _traces(self, images: Sequence[LoopImage]) -> bool | None:
         """Whether replays return what they measure: always, where they measure it anyway, or never."""
-        workload = self.workload
-        kept = (
-            image.position < workload.pictures or str(image.record.image_id) in workload.keep
-            for image in images
-        )
-        return True if workload.diagnostics else None if any(kept) else False
+        if self.workload.diagnostics:
+            return True
+        about = [(self.workload, image.position, str(image.record.image_id)) for image in images]
+        return None if any(keeps_picture(*each) for each in about) else False
 
     def _keep(self, finished: Finished, scored: Sequence[Future[None]]) -> Done:
         """Store the units of a part; an error of one of its rows is raised in place."""
@@ -323,12 +306,9 @@ class Runner:
             future.result()
         assert self.store is not None
         for unit in finished.part.units:
-            rows = finished.rows[unit.method.name]
-            self.store.write(
-                unit, rows.table(), rows.failures, rows.refused, finished.facts[unit.method.name]
-            )
-        lost = {failure.position for rows in finished.rows.values() for failure in rows.failures}
-        return Done(finished.part, len(lost))
+            rows, facts = finished.rows[unit.method.name], finished.facts[unit.method.name]
+            self.store.write(unit, rows.table(), rows.failures, rows.refused, facts)
+        return Done(finished.part)
 
     def _guarded(self, batch: Sequence[LoopImage], function: Callable[..., _T], *args: object) -> _T:
         """What a function of the model returns; the error says which images do not fit, or where a user's code failed."""
@@ -372,25 +352,21 @@ class CleanTruth:
 
         Where one of them is not known, all are predicted: a truth never depends on what happens to be kept.
         """
-        known = [self._packed.get(_clean_id(image)) for image in images]
+        known = [self._packed.get(str(image.clean.image_id)) for image in images]
         truths: list[Any] = [pickle.loads(zlib.decompress(each)) for each in known if each is not None]
         if len(truths) < len(images):
             truths = self._predicted(images)
         for image, truth in zip(images, truths, strict=True):
-            shown = image.record
+            shown, image.truth = image.record, truth
             if isinstance(truth, str):
                 image.problem = truth
             elif isinstance(shown, Record) and shown.shift is not None and shown.shift.moves:
                 image.truth = self.task.move_truth(truth, shown, shown.shift)
-            else:
-                image.truth = truth
 
     def _predicted(self, images: Sequence[LoopImage]) -> list[Any]:
         """The truth of each image, or why it has none."""
         try:
-            read = [
-                read_labelled(image.clean, self.task.name, labels=False) for image in images if image.clean
-            ]
+            read = [read_labelled(image.clean, self.task.name, labels=False) for image in images]
             pixels = [each.pixels for each in read if not isinstance(each, str)]
             found = iter(predict_each(self.predictor, pixels, None, False, None) if pixels else ())
             truths = [
@@ -403,14 +379,9 @@ class CleanTruth:
             return [str(error)] if len(images) == 1 else [self._predicted([image])[0] for image in images]
         for image, truth in zip(images, truths, strict=True):
             if not isinstance(truth, str) and self._bytes < _KEPT:
-                packed = self._packed[_clean_id(image)] = zlib.compress(pickle.dumps(truth), 1)
+                packed = self._packed[str(image.clean.image_id)] = zlib.compress(pickle.dumps(truth), 1)
                 self._bytes += len(packed)
         return truths
-
-
-def _clean_id(image: LoopImage) -> str:
-    assert image.clean is not None
-    return str(image.clean.image_id)
 
 
 def make_runner(

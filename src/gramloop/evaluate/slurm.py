@@ -17,14 +17,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.engines import SILENCE, Job, NotStarted
+from gramloop.evaluate.engines import SILENCE, Job
 from gramloop.evaluate.plan import Part, Workload
 from gramloop.evaluate.runner import Done, Missed, make_runner
 from gramloop.evaluate.store import Store
@@ -49,73 +48,45 @@ _NEVER = re.compile(  # reasons for which a pending job never starts
 )
 
 
-@dataclass(frozen=True)
-class ShareOutcome:
-    """What one job did: parts that did not fit into its memory, and why it failed if it did."""
-
-    missed: tuple[Missed, ...] = ()
-    error: str = ""
+Share = tuple[
+    Workload, Store[Any], Sequence[Part], int
+]  # what one job runs, and with how many preparing processes
 
 
-@dataclass(frozen=True)
-class Share:
-    """What one job of the array does; it skips what is stored when it is started again."""
-
-    workload: Workload
-    store: Store[Any]
-    parts: tuple[Part, ...]
-    prepare: int = 0
-
-    def __call__(self) -> ShareOutcome:
-        """Run what is missing."""
-        left = self.store.missing(self.parts)
-        outcomes = make_runner(self.workload, self.store, prepare=self.prepare).run(left) if left else ()
-        return ShareOutcome(tuple(one for one in outcomes if isinstance(one, Missed)))
+def run_missing(share: Share) -> list[Missed]:
+    """Run what is not stored of a share, which is nothing where a job is started again; what did not fit into memory."""
+    workload, store, parts, prepare = share
+    left = store.missing(parts)
+    outcomes = make_runner(workload, store, prepare=prepare).run(left) if left else ()
+    return [one for one in outcomes if isinstance(one, Missed)]
 
 
 def run_share(folder: str, number: str) -> None:
-    """What a job of Slurm executes: one of the shares in a folder, whose outcome is written next to it."""
+    """What a job of Slurm executes: one of the shares in a folder; what it missed, or its error, is written next to it."""
     shares: list[Share] = pickle.loads(Path(folder, _SHARES).read_bytes())
     path = Path(folder, f"{number}.pickle")
     try:
-        atomic_write(path, pickle.dumps(shares[int(number)]()))
+        atomic_write(path, pickle.dumps(run_missing(shares[int(number)])))
     except Exception as error:
         reason = str(error) if isinstance(error, GramLoopError) else f"{type(error).__name__}: {error}"
-        atomic_write(path, pickle.dumps(ShareOutcome(error=reason)))
+        atomic_write(path, pickle.dumps(reason))
         raise
 
 
-def run_slurm(
-    job: Job, *, jobs: int = 8, settings: Mapping[str, Any] | None = None
-) -> Iterator[Done | Missed]:
-    """Run the job's parts in an array of up to ``jobs`` jobs.
-
-    Args:
-        job: what to run.
-        jobs: how many jobs share the parts.
-        settings: options of sbatch by name, such as partition and time.
-
-    Returns:
-        Every part, as it is found in the store.
-    """
-    if jobs < 1:
-        raise GramLoopError(f"the number of jobs must be at least 1, not {jobs}")
+def run_slurm(job: Job, *, jobs: int = 8, settings: Sequence[str] = ()) -> Iterator[Done | Missed]:
+    """Run the job's parts in an array of up to ``jobs`` jobs; ``settings`` are options of sbatch, as partition=gpu."""
     if shutil.which("sbatch") is None:
-        raise NotStarted("there is no Slurm on this machine: the command sbatch is not found")
+        raise GramLoopError("there is no Slurm on this machine: the command sbatch is not found")
     left = list(job.parts)
     while left:
         before = len(left)
-        array = _submit(job, left, jobs, settings or {})
+        array = _submit(job, left, jobs, settings)
         try:
             yield from _watch(job, array, left)
         finally:
             array.cancel(job)
         if left:
-            try:
-                _check_ends(array, len(left), before - len(left), fresh=len(left) == len(job.parts))
-            except NotStarted:
-                _remove(array.folder)
-                raise
+            _check_ends(array, len(left), before - len(left))
             job.listener.message(
                 f"{len(left)} parts are missing ({array.describe(ended=True)}) and submitted again"
             )
@@ -167,15 +138,14 @@ class _Array:
         if self.trouble:
             return f"Slurm does not answer ({self.trouble})"
         counted = Counter(each for each in self.states.values() if (each[0] in _WAITS) != ended)
-        words = [
-            f"{many} {state.lower().replace('_', ' ')}"
-            + (f" ({reason})" if reason not in ("None", "") and state not in ("TIMEOUT", "CANCELLED") else "")
-            for (state, reason), many in counted.most_common()
-        ]
+        words = []
+        for (state, reason), many in counted.most_common():
+            known = reason not in ("None", "") and state not in ("TIMEOUT", "CANCELLED")
+            words.append(f"{many} {state.lower().replace('_', ' ')}{f' ({reason})' if known else ''}")
         return ", ".join(words)
 
-    def outcomes(self) -> list[ShareOutcome]:
-        """What ended jobs wrote."""
+    def outcomes(self) -> list[list[Missed] | str]:
+        """What ended jobs missed, or why they failed."""
         return [pickle.loads(path.read_bytes()) for path in sorted(self.folder.glob("[0-9]*.pickle"))]
 
     def cancel(self, job: Job) -> None:
@@ -184,32 +154,34 @@ class _Array:
             job.listener.message(f"jobs may still run: scancel {self.number} failed ({_message(answer)})")
 
 
-def _submit(job: Job, parts: Sequence[Part], jobs: int, settings: Mapping[str, Any]) -> _Array:
+def _submit(job: Job, parts: Sequence[Part], jobs: int, settings: Sequence[str]) -> _Array:
     """Submit parts as an array of jobs; what was written is removed where Slurm refuses it."""
     prepare, many = job.cluster_prepare, min(jobs, len(parts))
-    shares = [Share(job.workload, job.store, tuple(parts[first::many]), prepare) for first in range(many)]
+    shares: list[Share] = [(job.workload, job.store, parts[first::many], prepare) for first in range(many)]
     folder = job.store.folder.resolve() / LOGS / secrets.token_hex(4)
-    options = {
-        "job-name": "gramloop",
-        "array": f"0-{len(shares) - 1}",
-        "nodes": 1,
-        "ntasks": 1,
-        "cpus-per-task": job.workload.threads + prepare + 1,
-        "output": "/dev/null",  # sbatch would not understand every path; the script redirects itself
-        **({"gpus-per-node": 1} if job.workload.device == "cuda" else {}),
-        **_options(settings),
-    }
-    words = [f"--{name}={value}" if value != "" else f"--{name}" for name, value in options.items()]
+    # sbatch would not understand every path of a log: the script redirects itself
+    words = [
+        "--parsable",
+        "--requeue",
+        "--job-name=gramloop",
+        "--nodes=1",
+        "--ntasks=1",
+        "--output=/dev/null",
+    ]
+    words += [f"--array=0-{many - 1}", f"--cpus-per-task={job.workload.threads + prepare + 1}"]
+    words += ["--gpus-per-node=1"] if job.workload.device == "cuda" else []
+    for name, _, value in (text.partition("=") for text in settings):  # the last of two settings counts
+        words.append(f"--{name.replace('_', '-')}{f'={value}' if value else ''}")
     command = shlex.join([sys.executable, "-u", "-c", _RUN, str(folder)])
     log = shlex.quote(str(folder / "job-"))
     script = (
         f'#!/bin/sh\nexec >>{log}"$SLURM_ARRAY_TASK_ID".log 2>&1\nexec {command} "$SLURM_ARRAY_TASK_ID"\n'
     )
     atomic_write(folder / _SHARES, pickle.dumps(shares))
-    answer = _call("sbatch", "--parsable", "--requeue", *words, script=script)
+    answer = _call("sbatch", *words, script=script)
     if answer.returncode:
         _remove(folder)
-        raise NotStarted(f"Slurm refuses the jobs: {_message(answer)}")
+        raise GramLoopError(f"Slurm refuses the jobs: {_message(answer)}")
     return _Array(answer.stdout.strip().partition(";")[0], folder)
 
 
@@ -217,17 +189,6 @@ def _remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):  # logs of earlier jobs stay
         folder.parent.rmdir()
-
-
-def _options(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of sbatch by their long names."""
-    found = {given.replace("_", "-"): value for given, value in settings.items()}
-    for name, value in found.items():
-        if not re.fullmatch(r"[a-z][a-z-]*", name):
-            raise NotStarted(
-                f"--slurm {name}={value} is no option of sbatch, such as partition=gpu or time=120"
-            )
-    return found
 
 
 def _watch(job: Job, array: _Array, left: list[Part]) -> Iterator[Done | Missed]:
@@ -240,7 +201,7 @@ def _watch(job: Job, array: _Array, left: list[Part]) -> Iterator[Done | Missed]
             left.remove(part)
             heard = reported = time.monotonic()
             job.listener.images(len(part))
-            yield Done(part, _excluded(job.store, part))
+            yield Done(part)
         now = time.monotonic()
         if not array.waiting:
             yield from _missed(array, left)
@@ -258,17 +219,17 @@ def _watch(job: Job, array: _Array, left: list[Part]) -> Iterator[Done | Missed]
             time.sleep(_POLL)
 
 
-def _check_ends(array: _Array, missing: int, finished: int, *, fresh: bool) -> None:
+def _check_ends(array: _Array, missing: int, finished: int) -> None:
     """Raise why parts are missing, unless jobs ended in a way that submitting them again may help."""
     states = array.states.values()
     ends = {"NODE_FAIL" if reason == _NO_LAUNCH else state for state, reason in states} - {"COMPLETED"}
-    errors = [outcome.error for outcome in array.outcomes() if outcome.error]
-    kind: type[GramLoopError] = GramLoopError
+    errors = [outcome for outcome in array.outcomes() if isinstance(outcome, str)]
     if errors:
         reason = errors[0]
     elif array.hopeless:
         reason = f"its jobs can never start ({array.hopeless}; see scontrol show job {array.number})"
-        kind = NotStarted if fresh else GramLoopError
+        if not finished:
+            _remove(array.folder)
     elif array.trouble or array.waiting:
         reason = array.describe()
     elif ends and ends <= _AGAIN:
@@ -277,35 +238,25 @@ def _check_ends(array: _Array, missing: int, finished: int, *, fresh: bool) -> N
         reason = f"{array.describe(ended=True)} before one part was finished; ask for more time or use more --shards"
     else:
         reason = f"{array.describe(ended=True)}; see {array.folder}"
-    raise kind(f"{missing} parts are missing from Slurm's array {array.number}: {reason}; {RESUME_HINT}")
+    raise GramLoopError(
+        f"{missing} parts are missing from Slurm's array {array.number}: {reason}; {RESUME_HINT}"
+    )
 
 
 def _missed(array: _Array, left: list[Part]) -> Iterator[Missed]:
     """The parts that jobs report to be too large for their memory; they are taken from ``left``."""
-    for missed in [each for outcome in array.outcomes() for each in outcome.missed]:
-        for part in [each for each in left if str(each) == str(missed.part)]:
-            left.remove(part)
-            yield missed
-
-
-def _excluded(store: Store[Any], part: Part) -> int:
-    """Images of a stored part that count for no method."""
-    stored = [store.read(unit) for unit in part.units]
-    return len({failure.position for unit in stored if unit is not None for failure in unit.failures})
+    for outcome in array.outcomes():
+        for missed in () if isinstance(outcome, str) else outcome:
+            for part in [each for each in left if str(each) == str(missed.part)]:
+                left.remove(part)
+                yield missed
 
 
 def _call(*words: str, script: str | None = None) -> subprocess.CompletedProcess[str]:
     """A command of Slurm; one that does not answer has failed."""
     try:
-        return subprocess.run(
-            words,
-            input=script,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_ANSWER,
-            check=False,
-        )
+        how: dict[str, Any] = {"capture_output": True, "text": True, "errors": "replace", "timeout": _ANSWER}
+        return subprocess.run(words, input=script, check=False, **how)
     except (OSError, subprocess.TimeoutExpired) as error:
         return subprocess.CompletedProcess(words, 1, "", str(error))
 

@@ -25,7 +25,6 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.plan import (
-    CalibrationSplit,
     Part,
     Plan,
     Unit,
@@ -83,6 +82,11 @@ class Store(Generic[D]):
         """The task of the plan."""
         return self.plan.load_task()
 
+    @cached_property
+    def scored(self) -> dict[str, Any]:
+        """The scores of conditions, as `gramloop.evaluate.results.collect` keeps them."""
+        return {}
+
     def path(self, unit: Unit) -> Path:
         """The unit's file."""
         return self.folder / UNITS / f"{unit.name}.parquet"
@@ -117,8 +121,10 @@ class Store(Generic[D]):
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise UnusableFile(f"{path} is torn or damaged ({reason})") from error
         entries = table.schema.metadata or {}
-        if _KEY not in entries:
-            raise _foreign(path, "was not written by gramloop evaluate")
+        if _KEY not in entries:  # damage may hide the key, but no single one renames every column
+            if not {*unit_schema(self.task, self.plan.label_free).names} & {*table.column_names}:
+                raise _foreign(path, "was not written by gramloop evaluate")
+            raise UnusableFile(f"{path} is damaged: what it says about itself is lost")
         if entries.get(_SEAL) != _seal(entries[_KEY].decode(errors="replace"), table):
             raise UnusableFile(f"{path} is damaged: its checksum is another")
         return self._checked(unit, path, table, json.loads(entries[_KEY]))
@@ -258,11 +264,6 @@ def plan_in(folder: Path) -> Plan:
     if not (folder / PLAN).is_file():
         raise GramLoopError(f"{folder} holds no evaluation; gramloop evaluate --suite NAME begins one")
     return read_plan(folder / PLAN)
-
-
-def split_in(folder: Path) -> CalibrationSplit | None:
-    """The calibration split that the evaluation in a folder holds out, if there is one."""
-    return plan_in(folder).calibration_split if (folder / PLAN).is_file() else None
 
 
 def check_before_drawing(folder: Path, scenes: Path) -> None:

@@ -139,7 +139,7 @@ class PooledRunner:
         plan = self.store.stores[name].plan
         file = self.store.folder / FOLDER_OF_COSTS / f"{name}.json"
         store_costs(file, measure_cost(plan, part.methods, len(part), self.device))
-        return Done(part, 0)
+        return Done(part)
 
     def _runner(self, name: str) -> Runner:
         if self._open is None or self._open[0] != name:

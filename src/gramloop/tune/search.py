@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gramloop.errors import GramLoopError
-from gramloop.evaluate.engines import Workers
+from gramloop.evaluate.engines import RunParts
 from gramloop.evaluate.methods import BASELINE, Method
 from gramloop.evaluate.plan import Part, Workload
 from gramloop.evaluate.runner import Missed
@@ -68,7 +68,7 @@ class Measurements:
         self,
         search: Search,
         store: Store[Workload],
-        workers: Workers,
+        workers: RunParts,
         calibration: str = "",
         advance: Callable[[int], None] = lambda _: None,
     ) -> None:
@@ -88,7 +88,7 @@ class Measurements:
         parts = self._parts(cells, candidates) if candidates else []
         missing = self.store.missing(parts)
         self.advance(sum(map(self._price, parts)) - sum(map(self._price, missing)))
-        for done in self.workers.run(missing) if missing else ():  # workers load the model when they run
+        for done in self.workers(missing) if missing else ():  # workers load the model when they run
             if isinstance(done, Missed):
                 raise GramLoopError(done.reason)
             self.advance(self._price(done.part))
