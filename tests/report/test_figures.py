@@ -1,11 +1,13 @@
 """The figures of a report: what each shows, and all of them from real, small evaluations."""
 
+import io
 import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
+from PIL import Image
 
 from gramloop.errors import GramLoopError
 from gramloop.evaluate.answer import MethodGain
@@ -443,3 +445,18 @@ def test_without_the_images_a_sentence_stands_for_their_figures(evaluated, tmp_p
     (said,) = result.remarks
     assert said.startswith("Figures with images of scenes-c are left out: ")
     assert "does not exist" in said
+
+
+def test_words_are_light_on_a_dark_page_and_pictures_stay():
+    row = diagnosed("fog 3", 2e-4)
+    drawn = diagnostic([row])
+    before = drawn.png()
+    light, dark = (
+        np.asarray(Image.open(io.BytesIO(png)).convert("RGBA")) for png in (before, drawn.dark_png())
+    )
+    assert (light[..., 3] == 255).all()
+    words = (light[..., :3] < 60).all(axis=-1) & (dark[..., :3] != light[..., :3]).any(axis=-1)
+    assert words.sum() > 500
+    assert (dark[words][:, :3] > 150).mean() > 0.9
+    assert (dark[..., 3] == 0).mean() > 0.1
+    assert drawn.png() == before

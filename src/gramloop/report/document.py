@@ -43,7 +43,7 @@ class RenderedFigure:
     pdf: bytes | None
     alt: str  # the figure in words
     section: str = ""  # the key of the section it belongs to
-    photograph: bool = False  # its colours stay on a dark page
+    dark: bytes | None = None  # the PNG for a dark page, of figures with photographs, whose colours must stay
 
     @classmethod
     def of(
@@ -51,7 +51,8 @@ class RenderedFigure:
     ) -> RenderedFigure:
         """Render a figure."""
         files = drawn.png(), drawn.pdf() if pdf else None
-        return cls(key, drawn.title, drawn.caption, *files, drawn.alt, section, photograph)
+        dark = drawn.dark_png() if photograph else None
+        return cls(key, drawn.title, drawn.caption, *files, drawn.alt, section, dark)
 
 
 @dataclass(frozen=True)

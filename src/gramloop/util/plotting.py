@@ -29,7 +29,7 @@ BLUE, ORANGE, GREEN, PINK = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
 SKY, RED, YELLOW, PLUM = "#56B4E9", "#D55E00", "#F0E442", "#882255"
 CLASS_COLOURS = (BLUE, ORANGE, GREEN, PINK, SKY, RED, YELLOW, PLUM)
 GAINED, LOST = "#00D860", "#FF2DC8"  # vivid, to stand out on classes; green and magenta differ for every eye
-INK, FAINT, OTHER = "#222222", "#8a8a8a", "#999999"
+INK, PAPER, FAINT, OTHER = "#222222", "#e3e7eb", "#8a8a8a", "#999999"
 DRIFT_MAP, GATE_MAP, GAIN_MAP = "viridis", "cividis", "RdBu"
 
 LONGEST_SIDE = 640  # pixels of a photograph inside a figure
@@ -92,10 +92,25 @@ class CaptionedFigure:
         nothing = {"CreationDate": None, "ModDate": None, "Creator": None, "Producer": None}
         return self._saved("pdf", dpi=300, metadata=nothing)
 
+    def dark_png(self) -> bytes:
+        """The figure for a dark page: light words on nothing, photographs and maps as they are."""
+        from matplotlib.text import Text
+
+        dark = [text for text in self.figure.findobj(Text) if text.get_color() == INK]
+        for text in dark:
+            text.set_color(PAPER)
+        try:
+            return self._saved(
+                "png", dpi=DPI, metadata={"Software": None}, facecolor="none", transparent=True
+            )
+        finally:
+            for text in dark:
+                text.set_color(INK)
+
     def _saved(self, kind: str, **options: Any) -> bytes:
         buffer = io.BytesIO()
         with styled():
-            self.figure.savefig(buffer, format=kind, facecolor="white", **options)
+            self.figure.savefig(buffer, format=kind, **{"facecolor": "white", **options})
         return buffer.getvalue()
 
 

@@ -117,11 +117,16 @@ def _figure(figure: RenderedFigure, files: Collection[str]) -> dict[str, Any]:
     )
     return {
         "figure": figure,
-        "source": "data:image/png;base64," + base64.b64encode(figure.png).decode(),
+        "source": _data_url(figure.png),
+        "dark": figure.dark and _data_url(figure.dark),
         "width": width,
         "height": height,
         "links": _links("figures", figure.key, ("png", "pdf"), files),
     }
+
+
+def _data_url(png: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(png).decode()
 
 
 def _links(folder: str, key: str, endings: tuple[str, ...], files: Collection[str]) -> list[tuple[str, str]]:
