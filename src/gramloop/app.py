@@ -342,11 +342,11 @@ def _try_tab(page: Any, bench: Bench, scenes: Sequence[Path]) -> None:
                 elem_id="mitigations",
             )
     gr.Examples([[str(path)] for path in scenes], image, label="Scenes")
-    shown = gr.HTML(notice(_HINT, "hint"), elem_id="trial")
+    output = gr.HTML(notice(_HINT, "hint"), elem_id="trial")
 
     controls: list[Any] = [image, task, shift, severity, mitigations]
     changes = [page.load, *(each.change for each in controls)]
-    gr.on(changes, partial(_try_image, bench), controls, shown, **_QUEUED)
+    gr.on(changes, partial(_try_image, bench), controls, output, **_QUEUED)
 
 
 def _try_image(
@@ -377,7 +377,7 @@ def _results_tab(page: Any, results: Sequence[Path]) -> None:
             elem_id="folder",
         )
         button = gr.Button("Open", variant="primary", scale=1, elem_id="open")
-    shown = gr.HTML(notice(_NO_RESULTS, "hint"), elem_id="report")
+    output = gr.HTML(notice(_NO_RESULTS, "hint"), elem_id="report")
 
     def open_folder(chosen: str | None) -> str:
         try:
@@ -385,7 +385,7 @@ def _results_tab(page: Any, results: Sequence[Path]) -> None:
         except GramLoopError as error:
             return notice(str(error))
 
-    gr.on([page.load, button.click, folder.change], open_folder, folder, shown, **_QUEUED)
+    gr.on([page.load, button.click, folder.change], open_folder, folder, output, **_QUEUED)
 
 
 @contextmanager

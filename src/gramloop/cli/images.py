@@ -117,8 +117,8 @@ def _write(
     from gramloop.tasks.images import read_image
 
     pixels, files = read_image(file.path), list[Path]()
-    shown = dict(zip(("baseline", "mitigated"), predict(pixels), strict=False))
-    for version, found in shown.items():
+    versions = dict(zip(("baseline", "mitigated"), predict(pixels), strict=False))
+    for version, found in versions.items():
         stem = file.result(version, "").name
         for ending, content in task_of(found).files(found, file.path, stem, predictor.classes).items():
             files.append(file.result(version, ending))
@@ -127,7 +127,7 @@ def _write(
         from gramloop.tasks.prediction import draw_predictions
         from gramloop.util.plotting import CaptionedFigure
 
-        drawn = draw_predictions(pixels, shown, predictor.classes, options.threshold)
+        drawn = draw_predictions(pixels, versions, predictor.classes, options.threshold)
         files.append(file.result("picture", ".png"))
         atomic_write(files[-1], CaptionedFigure(drawn, "", "", "").png())
     return files

@@ -326,9 +326,9 @@ def _agreement(first: _Side, side: _Side) -> dict[str, float]:
         task = store.task
         if plan.categories != other.categories:  # each model's own, without labels
             continue
-        shown = min(plan.pictures, other.pictures)
+        many = min(plan.pictures, other.pictures)
         kept = [
-            {row["position"]: task.decode(row) for row in each.found[key].first(shown)}
+            {row["position"]: task.decode(row) for row in each.found[key].first(many)}
             for each in (first, side)
         ]
         rows = [

@@ -166,10 +166,10 @@ def _stored_bytes(plan: Plan, tables: Sequence[Any], tried: int) -> float:
     names = list(plan.load_task().columns)
     statistics = sum(_row_bytes(table.select(names)) for table in tables)
     pictures = sum(map(_row_bytes, tables)) - statistics
-    shown = sum(min(plan.pictures, images) for images in plan.conditions.values())
+    kept = sum(min(plan.pictures, images) for images in plan.conditions.values())
     empty = sum(_file_bytes(table.slice(0, 0)) for table in tables) / len(tables)
     per_picture = pictures / max(1, min(plan.pictures, tried))
-    return empty * len(plan.units) + statistics / tried * plan.images + per_picture * shown
+    return empty * len(plan.units) + statistics / tried * plan.images + per_picture * kept
 
 
 def _row_bytes(table: Any) -> int:

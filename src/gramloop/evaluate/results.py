@@ -146,8 +146,8 @@ class Results(TableRepr):
         return str(self)
 
     def _table(self) -> Table:
-        shown = results_table(self)
-        return replace(shown, notes=(*shown.notes, *self.warnings))
+        table = results_table(self)
+        return replace(table, notes=(*table.notes, *self.warnings))
 
 
 def _gain(value: float, baseline: float | None, method: str) -> str:

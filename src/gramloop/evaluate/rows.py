@@ -123,8 +123,8 @@ class UnitRows:
             kept = task.encode(prediction)
             row.update(kept)
             if workload.label_free and kept:
-                shown = task.encode(task.as_prediction(truth))
-                row.update({f"{CLEAN_PREFIX}{name}": value for name, value in shown.items()})
+                encoded = task.encode(task.as_prediction(truth))
+                row.update({f"{CLEAN_PREFIX}{name}": value for name, value in encoded.items()})
             if prediction.trace is not None:
                 row.update(_kept(prediction.trace))
         self.rows.append(row)

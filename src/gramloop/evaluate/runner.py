@@ -259,12 +259,12 @@ class Runner:
         filters = tuple(each for each in method.stack if each.stage == "pixels")  # they come first
         rest = method.stack[len(filters) :]
         try:
-            shown = [(image, self._filtered(image, filters)) for image in images]
-            new = [(image, pixels) for image, pixels in shown if (id(pixels), rest) not in image.shared]
+            filtered = [(image, self._filtered(image, filters)) for image in images]
+            new = [(image, pixels) for image, pixels in filtered if (id(pixels), rest) not in image.shared]
             found = self._predict_rest([pixels for _, pixels in new], rest, trace) if new else []
             for (image, pixels), prediction in zip(new, found, strict=True):
                 image.shared[id(pixels), rest] = prediction
-            for image, pixels in shown:
+            for image, pixels in filtered:
                 image.predictions[method.name] = image.shared[id(pixels), rest]
             return
         except GramLoopError as error:
@@ -357,11 +357,11 @@ class CleanTruth:
         if len(truths) < len(images):
             truths = self._predicted(images)
         for image, truth in zip(images, truths, strict=True):
-            shown, image.truth = image.record, truth
+            shifted, image.truth = image.record, truth
             if isinstance(truth, str):
                 image.problem = truth
-            elif isinstance(shown, Record) and shown.shift is not None and shown.shift.moves:
-                image.truth = self.task.move_truth(truth, shown, shown.shift)
+            elif isinstance(shifted, Record) and shifted.shift is not None and shifted.shift.moves:
+                image.truth = self.task.move_truth(truth, shifted, shifted.shift)
 
     def _predicted(self, images: Sequence[LoopImage]) -> list[Any]:
         """The truth of each image, or why it has none."""

@@ -222,8 +222,8 @@ class FeatureHooks(Hooks):
     def _after_vit(self, vit: nn.Module, args: Any, output: Any) -> Any:
         if not self._here.listens:
             return None
-        shown = {"feature_maps": _returned_blocks(self.vit), "hidden_states": range(self.vit.depth)}
-        for name, blocks in shown.items():
+        returned = {"feature_maps": _returned_blocks(self.vit), "hidden_states": range(self.vit.depth)}
+        for name, blocks in returned.items():
             states = getattr(output, name, None)
             if isinstance(states, tuple) and states:
                 first = len(states) - len(blocks)  # what comes before the first block

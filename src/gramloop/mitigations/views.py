@@ -232,13 +232,13 @@ def predict_scaled(
     Returns:
         For each image the baseline version, if paired, and the last one, in the size of the image.
     """
-    changed, shown = scaled(predictor, scale), images
+    changed, resized = scaled(predictor, scale), images
     height, width = images[0].shape[:2]
     if scale != 1 and not has_size(predictor):
         size = max(2, round(height * scale)), max(2, round(width * scale))
-        shown = [resize(pixels, size) for pixels in images]
+        resized = [resize(pixels, size) for pixels in images]
     try:
-        found = predict_each(changed, shown, replay, paired, trace)
+        found = predict_each(changed, resized, replay, paired, trace)
     except GramLoopError:
         raise
     except (RuntimeError, ValueError) as error:
@@ -247,7 +247,7 @@ def predict_scaled(
         raise GramLoopError(
             f"{name_of(predictor)} fails at {scale:g} times its usual input size: {error}"
         ) from error
-    before = (shown[0].shape[0], shown[0].shape[1])
+    before = (resized[0].shape[0], resized[0].shape[1])
     if before == (height, width):
         return found
     task = get_task(predictor.task)

@@ -107,9 +107,9 @@ class WindowedDetector(nn.Module):
         see = view_features or (lambda view, _: [join_taps(self.backbone(view, self.taps))])
         layout, patch = self.layout(images), self.backbone.shape.patch
         first = layout.rows[0][1], layout.columns[0][1]  # the size of the overview, too
-        shown = [_resize(images, first), *layout.crops(images)]
+        windows = [_resize(images, first), *layout.crops(images)]
         masks = [layout.overview_mask(valid), *layout.crops(valid, patch)]
-        views = [see(*view) for view in zip(shown, masks, strict=True)]
+        views = [see(*view) for view in zip(windows, masks, strict=True)]
         for whole, *parts in zip(*views, strict=True):
             yield torch.cat((_resize(whole, layout.grid), layout.join(parts)), dim=1)
 

@@ -415,17 +415,17 @@ def show_to_compiler(modules: Sequence[nn.Module]) -> list[nn.Module]:
     A compiled graph checks whether a module has a ``forward`` of its own, but by default not whether it has hooks.
     """
     with patching:
-        shown = [module for module in modules if module in _shown or "forward" not in vars(module)]
-        for module in shown:
+        modules_shown = [module for module in modules if module in _shown or "forward" not in vars(module)]
+        for module in modules_shown:
             _shown[module] = _shown.get(module, 0) + 1
             vars(module).setdefault("forward", module.forward)
-        return shown
+        return modules_shown
 
 
-def hide_from_compiler(shown: Sequence[nn.Module]) -> None:
+def hide_from_compiler(modules_shown: Sequence[nn.Module]) -> None:
     """Undo `show_to_compiler`, once no other replay has shown a module."""
     with patching:
-        for module in shown:
+        for module in modules_shown:
             left = _shown.pop(module, 1) - 1
             own = vars(module).get("forward")
             if left:

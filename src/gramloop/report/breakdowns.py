@@ -161,9 +161,9 @@ def placements_table(run: Run, group: Sequence[Run]) -> Table | None:
     if len(varied) < 2:
         return None
     base = run.score(BASELINE) if BASELINE in run.methods else None
-    shown = [(BASELINE, run)] if BASELINE in run.methods else []
+    first = [(BASELINE, run)] if BASELINE in run.methods else []
     clean, rows = clean_coco_of(run, group), list[tuple[Cell, ...]]()
-    for name, peer in (*shown, *varied.values()):
+    for name, peer in (*first, *varied.values()):
         score = peer.score(name)
         gain = None if name == BASELINE else points_between(score, base)
         robust = (robustness_of(peer, clean)[name],) if clean else ()

@@ -58,7 +58,7 @@ def paper_document(made: Context, outputs: Mapping[str, Output], warnings: Itera
     sections: list[Section] = []
     remarks = [] if made.recipe.comparable else [_OTHER]
     for key, output in tracked(outputs.items(), "drawing", len(outputs)):
-        drawn, shown, missing = Figures(), tuple[Table, ...](), f"{output.title} is left out"
+        drawn, tables, missing = Figures(), tuple[Table, ...](), f"{output.title} is left out"
         if output.layout in _FIGURES:
             figures = _FIGURES[output.layout](key, output, made)
             drawn.add(key, figures, True, missing)
@@ -67,13 +67,13 @@ def paper_document(made: Context, outputs: Mapping[str, Output], warnings: Itera
             try:
                 found = _TABLES[output.layout](key, output, made)
                 several = [found] if isinstance(found, PaperTable) else found
-                shown = tuple(
+                tables = tuple(
                     each.side_by_side(key, output.title, made.recipe.comparable) for each in several
                 )
             except GramLoopError as error:
                 remarks.append(f"{missing}: {error}.")
-        if shown or drawn.figures:
-            sections.append(Section(key, output.title, "", shown, tuple(drawn.figures), folded=False))
+        if tables or drawn.figures:
+            sections.append(Section(key, output.title, "", tables, tuple(drawn.figures), folded=False))
     return Document(
         title="The paper's numbers and yours",
         about={"Recipe": made.recipe.title, "Paper": TITLE, "Version": f"gramloop {__version__}"},

@@ -212,8 +212,8 @@ class DetectionTask(MatchedTask[Detection, Instances]):
         scored = boxes[kept].astype(np.float32), scores[kept].astype(np.float32)
         return Detection(*scored, labels[kept], blocks=blocks)
 
-    def rescale(self, prediction: Detection, shown: tuple[int, int], size: tuple[int, int]) -> Detection:
-        scale = np.array([size[1] / shown[1], size[0] / shown[0]] * 2, dtype=np.float32)
+    def rescale(self, prediction: Detection, input_size: tuple[int, int], size: tuple[int, int]) -> Detection:
+        scale = np.array([size[1] / input_size[1], size[0] / input_size[0]] * 2, dtype=np.float32)
         return replace(prediction, boxes=prediction.boxes * scale)
 
     def renumber(self, prediction: Detection, numbers: Mapping[int, int]) -> Detection:

@@ -436,10 +436,10 @@ class _RecipeModel:
         recipe, size = self.recipe, (place.height, place.width)
         canvas = np.full((*self.size, 3), recipe.fill, np.float32)
         if recipe.resample == "bilinear" or pixels.shape[:2] == size:
-            shown = resize(pixels, size)
+            resized = resize(pixels, size)
         else:
-            shown = np.asarray(cv2.resize(pixels, size[::-1], interpolation=cv2.INTER_LINEAR))
-        canvas[place.top : place.top + place.height, place.left : place.left + place.width] = shown
+            resized = np.asarray(cv2.resize(pixels, size[::-1], interpolation=cv2.INTER_LINEAR))
+        canvas[place.top : place.top + place.height, place.left : place.left + place.width] = resized
         if self.input.dtype != "uint8":
             mean, std = (255 * np.array(each, np.float32) for each in (recipe.mean, recipe.std))
             canvas = (canvas - mean) / std

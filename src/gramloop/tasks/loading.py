@@ -153,8 +153,8 @@ def _load_embedded(
             )
         classes = dict(enumerate(model.things, start=1))
         return DenseDetector(model.backbone, model.detect, model.segment.taps[-1], classes)
-    shown = config_of(SegmentConfig, {"mode": "whole", "short_side": TINY_SHORT_SIDE, **sizes})
-    return Segmenter(model.segmentor(), shown, names=dict(enumerate(model.classes)))
+    segment_config = config_of(SegmentConfig, {"mode": "whole", "short_side": TINY_SHORT_SIDE, **sizes})
+    return Segmenter(model.segmentor(), segment_config, names=dict(enumerate(model.classes)))
 
 
 def load_head(
@@ -209,8 +209,8 @@ def _load_pmt(backbone: Any, head: str | Path, task: Task, sizes: Sizes, common:
     usual: dict[str, object] = {"side": side} if side else {}
     if task in ("panoptic", "instance"):
         return QuerySegmenter(model, task, config_of(QueryConfig, {**usual, **sizes}))
-    shown = config_of(SegmentConfig, {"mode": "even", "short_side": side or 512, **sizes})
-    return Segmenter(model, shown, names=dict(enumerate(coco_classes(model.classes).values())))
+    config = config_of(SegmentConfig, {"mode": "even", "short_side": side or 512, **sizes})
+    return Segmenter(model, config, names=dict(enumerate(coco_classes(model.classes).values())))
 
 
 def head_task(head: str | Path, asked: Task | None = None) -> Task:

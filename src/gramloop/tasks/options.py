@@ -1,4 +1,4 @@
-"""Which model, and how images are shown to it: options of commands, and keywords of calls from Python."""
+"""Which model, and how images are given to it: options of commands, and keywords of calls from Python."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SIZES: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
-    """Which model, and how images are shown to it."""
+    """Which model, and how images are given to it."""
 
     model: str = option(MODEL_HELP, "tiny", metavar="SPEC")
     task: str | None = option(TASK_HELP, None, metavar="TASK")
@@ -41,7 +41,7 @@ class ModelOptions:
     )
     device: str | None = option(DEVICE_HELP, None, metavar="NAME")
     short_side: int | None = option(
-        "size in which images are shown: 896 to segment (512 to a PMT head), 2048 to detect, 768 to Meta's depth head",
+        "size of the model's input: 896 to segment (512 to a PMT head), 2048 to detect, 768 to Meta's depth head",
         None,
         metavar="N",
     )
@@ -92,7 +92,7 @@ class ModelOptions:
         return self.task
 
     def sizes(self) -> dict[str, object]:
-        """How images are shown to the model, where an option says so."""
+        """How images are given to the model, where an option says so."""
         given = {name: getattr(self, name) for name in _SIZES}
         sizes = {name: value for name, value in given.items() if value is not None and value is not False}
         for name in sizes:

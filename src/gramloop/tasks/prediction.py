@@ -84,8 +84,8 @@ class Prediction:
 
     def __repr__(self) -> str:
         held = {each.name: getattr(self, each.name) for each in fields(self)}
-        shown = [f"{name} {each.shape}" for name, each in held.items() if isinstance(each, np.ndarray)]
-        return f"{type(self).__name__}({', '.join([*shown, f'blocks {self.blocks}'])})"
+        shapes = [f"{name} {each.shape}" for name, each in held.items() if isinstance(each, np.ndarray)]
+        return f"{type(self).__name__}({', '.join([*shapes, f'blocks {self.blocks}'])})"
 
     def plot(self, image: ImageLike, *, classes: Classes = _UNNAMED, threshold: float = 0.5) -> Figure:
         """Draw the prediction next to its image, with what a replay measured.

@@ -80,10 +80,16 @@ class Detector(ViTPredictor[Detection]):
         maps: list[ReplayMaps | None] = [None] * len(pixels)
         if views:
             maps = [ReplayMaps(each) for each in self.model.layout(batch).join(views[1:]).numpy()]
-        shown, blocks = (batch.shape[-2], batch.shape[-1]), depth if loop is None else loop.blocks_executed
-        replayed = zip(self._finish(last, shown, size), maps, strict=True)
+        input_size, blocks = (
+            (batch.shape[-2], batch.shape[-1]),
+            depth if loop is None else loop.blocks_executed,
+        )
+        replayed = zip(self._finish(last, input_size, size), maps, strict=True)
         return [
-            *([replace(one, blocks=depth) for one in self._finish(each, shown, size)] for each in baseline),
+            *(
+                [replace(one, blocks=depth) for one in self._finish(each, input_size, size)]
+                for each in baseline
+            ),
             [replace(one, blocks=blocks, trace=trace) for one, trace in replayed],
         ]
 
@@ -108,11 +114,11 @@ class Detector(ViTPredictor[Detection]):
         return layout.rows[0][1], layout.columns[0][1]  # the overview has the size of the first window
 
     def _finish(
-        self, found: tuple[Tensor, Tensor], shown: tuple[int, int], size: tuple[int, int]
+        self, found: tuple[Tensor, Tensor], input_size: tuple[int, int], size: tuple[int, int]
     ) -> list[Detection]:
         results = []
         for logits, boxes in zip(*found, strict=True):
-            best = best_detections(logits, boxes, shown, size, self.config.keep)
+            best = best_detections(logits, boxes, input_size, size, self.config.keep)
             results.append(Detection(*(each.cpu().numpy() for each in best)))
         return results
 

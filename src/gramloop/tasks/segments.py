@@ -66,8 +66,8 @@ class SegmentTask(Task[PredictionT, Truth]):
     def segments(self, prediction: PredictionT, threshold: float) -> SegmentMap:
         """The segments, or the masks that score at least the threshold, the best on top."""
         found: Any = self.as_truth(prediction, threshold)
-        shown: SegmentMap = found.as_map() if isinstance(found, ObjectMasks) else found
-        return shown
+        segments: SegmentMap = found.as_map() if isinstance(found, ObjectMasks) else found
+        return segments
 
     def class_map(self, prediction: PredictionT, threshold: float) -> NDArray[Any]:
         return _class_map(self.segments(prediction, threshold))
@@ -226,7 +226,7 @@ class PanopticTask(SegmentTask[Panoptic, SegmentMap]):
         text = (json.dumps(content) + "\n").encode()
         return {".png": segments_png(prediction.segments), ".json": text}
 
-    def rescale(self, prediction: Panoptic, shown: tuple[int, int], size: tuple[int, int]) -> Panoptic:
+    def rescale(self, prediction: Panoptic, input_size: tuple[int, int], size: tuple[int, int]) -> Panoptic:
         picture = Image.fromarray(prediction.segments).resize((size[1], size[0]), Image.Resampling.NEAREST)
         segments = np.asarray(picture).astype(np.int32)
         left = set(np.unique(segments).tolist())
@@ -350,7 +350,7 @@ class InstanceTask(MatchedTask[InstanceMasks, ObjectMasks], SegmentTask[Instance
         return {".json": result_lines(image, prediction, "segmentation", prediction.masks)}
 
     def rescale(
-        self, prediction: InstanceMasks, shown: tuple[int, int], size: tuple[int, int]
+        self, prediction: InstanceMasks, input_size: tuple[int, int], size: tuple[int, int]
     ) -> InstanceMasks:
         masks = [
             np.asarray(Image.fromarray(prediction.mask(index)).resize((size[1], size[0])))

@@ -234,7 +234,7 @@ def _opening(path: Path) -> Iterator[None]:
     """One-line errors for what transformers raises about a folder, and no progress bars while it reads weights."""
     from transformers.utils import logging
 
-    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    had_bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     try:
@@ -251,7 +251,7 @@ def _opening(path: Path) -> Iterator[None]:
         raise GramLoopError(f"transformers cannot open {path}: {first}") from error
     finally:
         logging.set_verbosity(level)
-        if shown:
+        if had_bars:
             logging.enable_progress_bar()
 
 
@@ -375,8 +375,8 @@ def read_masks(processor: Any, outputs: Any, size: tuple[int, int]) -> InstanceM
         return _from_queries(processor, outputs, size)
     # processors paint queries into a map of the CPU wherever they are
     names = ("class_queries_logits", "masks_queries_logits")
-    shown = SimpleNamespace(**{name: getattr(outputs, name).cpu() for name in names})
-    found = read(shown, threshold=0.0, target_sizes=[size], return_binary_maps=True)[0]
+    on_cpu = SimpleNamespace(**{name: getattr(outputs, name).cpu() for name in names})
+    found = read(on_cpu, threshold=0.0, target_sizes=[size], return_binary_maps=True)[0]
     infos = found["segments_info"]
     maps = found["segmentation"].cpu().numpy().reshape(-1, *size)[: len(infos)] > 0
     scores, labels = (np.array([info[key] for info in infos]) for key in ("score", "label_id"))

@@ -231,9 +231,9 @@ def judge(
     found = {}
     parts = {"searched families": split.seen, "other families": split.unseen, CLEAN: (CLEAN,)}
     for name, families in parts.items():
-        shown = {key: each for key, each in measured.items() if family(key) in families}
-        if shown:
-            found[name] = _judge(scoring, shown, name == CLEAN, label_free)
+        judged = {key: each for key, each in measured.items() if family(key) in families}
+        if judged:
+            found[name] = _judge(scoring, judged, name == CLEAN, label_free)
     return found
 
 

@@ -79,8 +79,8 @@ class Split:
         """All cells of the search, ordered so that any first few cover many images and many conditions."""
         keys, samples = self.conditions("search"), self.images["search"]
         turns = [(turn, place) for turn in range(len(keys)) for place in range(self.size("search"))]
-        shown = [(keys[(place + turn) % len(keys)], place) for turn, place in turns]
-        return [(key, samples[key][place]) for key, place in shown]
+        cells = [(keys[(place + turn) % len(keys)], place) for turn, place in turns]
+        return [(key, samples[key][place]) for key, place in cells]
 
     def as_json(self) -> dict[str, Any]:
         """What decides the split, by checksum."""
@@ -347,12 +347,12 @@ def _equal_rungs(
     """Rungs of about equal price; where the cells run out, earlier rungs get more, as far as the budget goes."""
 
     def at_price(price: int) -> tuple[Rung, ...]:
-        shown, rungs = 0, []
+        used, rungs = 0, []
         for carried, joining in sizes:
-            affordable = max(0, price - joining * shown) // (carried + joining + baseline)
-            fresh = min(cells - shown, affordable)
-            shown += fresh
-            rungs.append(Rung(carried, shown, fresh, joining))
+            affordable = max(0, price - joining * used) // (carried + joining + baseline)
+            fresh = min(cells - used, affordable)
+            used += fresh
+            rungs.append(Rung(carried, used, fresh, joining))
         return tuple(rungs)
 
     low, high = 0, budget  # the price of one rung: `low` is affordable, above `high` is not

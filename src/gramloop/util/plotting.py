@@ -153,16 +153,16 @@ class Sheet:
                 left += width
 
     def colour_bar(
-        self, shown: Any, place: tuple[float, float, float], label: str, *, beyond: bool = False
+        self, mappable: Any, place: tuple[float, float, float], label: str, *, beyond: bool = False
     ) -> None:
         """The scale of a map at ``place`` (left, top, width in inches); ``beyond``: some values exceed it."""
         from matplotlib.ticker import MaxNLocator
 
         left, top, width = place
         axes = self.panel(left, top, width, 0.055)
-        low, high = float(shown.norm.vmin), float(shown.norm.vmax)
+        low, high = float(mappable.norm.vmin), float(mappable.norm.vmax)
         extend = "max" if beyond else "neither"
-        bar = self.figure.colorbar(shown, cax=axes, orientation="horizontal", extend=extend)
+        bar = self.figure.colorbar(mappable, cax=axes, orientation="horizontal", extend=extend)
         bar.outline.set_linewidth(0.4)
         bar.ax.tick_params(length=1.5, pad=1, labelsize=6)
         exponent = 0 if 0.1 <= high < 100 else int(np.floor(np.log10(high)))
@@ -317,9 +317,9 @@ def draw_box(panel: Any, box: NDArray[Any], colour: str, words: str, *, dashed: 
 
 def draw_values(panel: Any, values: NDArray[Any], colours: str, high: float, low: float = 0.0) -> Any:
     """Values (h, w) in a bare panel; returns what a colour bar belongs to."""
-    shown = np.asarray(values, dtype=np.float64)
+    matrix = np.asarray(values, dtype=np.float64)
     return bare(panel).imshow(
-        shown, cmap=colours, vmin=low, vmax=high, interpolation="nearest", aspect="auto"
+        matrix, cmap=colours, vmin=low, vmax=high, interpolation="nearest", aspect="auto"
     )
 
 
@@ -364,13 +364,13 @@ def draw_replay(
         ("drift of what was accepted", DRIFT_MAP, high),
     )
     for panel, values, (name, colours, end) in zip(panels, maps, kinds, strict=False):
-        shown = draw_values(panel, values, colours, end)
+        mappable = draw_values(panel, values, colours, end)
         mean = float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
         panel.set_title(f"{name}, mean {mean:.2g}")
         place = panel.get_position()
         left, width = place.x0 * sheet.width + 0.2, place.width * sheet.width - 0.4
         sheet.colour_bar(
-            shown, (left, top, width), "gate" if end == 1.0 else "Gram drift", beyond=end == high
+            mappable, (left, top, width), "gate" if end == 1.0 else "Gram drift", beyond=end == high
         )
 
 

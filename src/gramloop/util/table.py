@@ -52,7 +52,7 @@ class Column:
         signed: Show gains with their sign, coloured by it.
         unit: Appended to numbers, such as "×".
         estimate: Show the estimate in front of an interval.
-        shown: Whether people see it; CSV files have all columns.
+        visible: Whether people see it; CSV files have all columns.
     """
 
     key: str
@@ -62,7 +62,7 @@ class Column:
     signed: bool = False
     unit: str = ""
     estimate: bool = False
-    shown: bool = True
+    visible: bool = True
 
     @property
     def heading(self) -> str:
@@ -143,9 +143,9 @@ class Table:
     @cached_property
     def visible(self) -> Table:
         """The table with the columns that people see."""
-        if all(column.shown for column in self.columns):
+        if all(column.visible for column in self.columns):
             return self
-        places = [place for place, column in enumerate(self.columns) if column.shown]
+        places = [place for place, column in enumerate(self.columns) if column.visible]
         columns = tuple(self.columns[place] for place in places)
         return replace(
             self, columns=columns, rows=tuple(tuple(row[place] for place in places) for row in self.rows)

@@ -69,12 +69,15 @@ def draw_figures(
     """
     result = Figures()
     wanted = [parse_exemplar(text) for text in exemplars]
-    shown = {run.name: shown_methods(run, evidence) for run in loaded.runs}
-    kept = {run.name: kept_images(run, shown[run.name]) if shown[run.name] else [] for run in loaded.runs}
+    methods_of = {run.name: shown_methods(run, evidence) for run in loaded.runs}
+    kept = {
+        run.name: kept_images(run, methods_of[run.name]) if methods_of[run.name] else []
+        for run in loaded.runs
+    }
     _refuse_missing(wanted, [image for images in kept.values() for image in images])
     answered = [run for run in loaded.runs if run.shifted] or list(loaded.runs)
     for run in tracked(loaded.runs, "drawing figures", len(loaded.runs)):
-        failure, methods = f"A figure of {run.name} is left out", shown[run.name]
+        failure, methods = f"A figure of {run.name} is left out", methods_of[run.name]
         first = answer_section(run.name) if run in answered else "predictions"
         result.add(first, _chart(run, evidence), pdf, failure)
         result.add("severity", _heat(run, methods), pdf, failure)

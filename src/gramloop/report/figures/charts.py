@@ -149,7 +149,7 @@ def _draw_heat(names: Sequence[str], columns: Sequence[str], values: NDArray[np.
     largest = float(np.nanmax(np.abs(values))) if np.isfinite(values).any() else 0.0
     limit = largest or 1.0
     axes.set_facecolor("#e8e8e8")  # of cells without a result
-    shown = axes.imshow(
+    mappable = axes.imshow(
         np.ma.masked_invalid(table), cmap=GAIN_MAP, norm=Normalize(-limit, limit), aspect="auto"
     )
     digits = 3 if largest < 0.1 else 2 if largest < 10 else 1
@@ -171,7 +171,7 @@ def _draw_heat(names: Sequence[str], columns: Sequence[str], values: NDArray[np.
     axes.xaxis.set_ticks_position("top")
     axes.tick_params(which="both", length=0, pad=2)
     axes.spines[:].set_visible(False)
-    sheet.colour_bar(shown, (margin, sheet.height - _HEAT_FOOT + 0.09, width - margin - 0.04), label)
+    sheet.colour_bar(mappable, (margin, sheet.height - _HEAT_FOOT + 0.09, width - margin - 0.04), label)
     return sheet.figure
 
 

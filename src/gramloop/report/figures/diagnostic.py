@@ -85,9 +85,9 @@ def _draw(rows: Sequence[Diagnosed], high: float) -> Any:
                 panel.set_title(name, pad=2.5)
         top += tall + _NOTE
     beyond = any(np.nanmax(each) > high for each in drift_maps(rows))
-    for column, shown in ((1, drift), (2, gate), (3, drift)):
-        label, more = ("gate", False) if shown is gate else ("Gram drift", bool(beyond))
-        sheet.colour_bar(shown, (left[column] + 0.12, top, width - 0.24), label, beyond=more)
+    for column, mappable in ((1, drift), (2, gate), (3, drift)):
+        label, more = ("gate", False) if mappable is gate else ("Gram drift", bool(beyond))
+        sheet.colour_bar(mappable, (left[column] + 0.12, top, width - 0.24), label, beyond=more)
     return sheet.figure
 
 

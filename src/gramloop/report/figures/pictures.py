@@ -138,16 +138,16 @@ def _draw(rows: Sequence[ComparedImage], methods: Sequence[str], truth: str) -> 
         styles.append(row.style(known))
         known = {**styles[-1].colours, **known}
     legends = [row.legend(style) for row, style in zip(rows, styles, strict=True)]
-    shown = [one if one != after else () for one, after in zip(legends, [*legends[1:], None], strict=True)]
+    drawn = [one if one != after else () for one, after in zip(legends, [*legends[1:], None], strict=True)]
     below = [
-        0.06 + LEGEND_LINE * len(legend_lines(each, FULL)) for each in shown
+        0.06 + LEGEND_LINE * len(legend_lines(each, FULL)) for each in drawn
     ]  # one for rows that share it
     sheet = Sheet(FULL, _HEAD + sum(heights) + sum(below) + _TITLE * len(rows))
     left = [_EDGE + column * (width + _GAP) for column in range(len(columns))]
     for x, name in zip(left, columns, strict=True):
         sheet.text(x + width / 2, 0.03, name, ha="center", fontweight="bold")
     top = _HEAD
-    for row, style, tall, legend, space in zip(rows, styles, heights, shown, below, strict=True):
+    for row, style, tall, legend, space in zip(rows, styles, heights, drawn, below, strict=True):
         sheet.text(_EDGE, top + 0.045, row.title, fontsize=6.5)
         top += _TITLE
         row.draw([sheet.panel(x, top, width, tall) for x in left], style)
