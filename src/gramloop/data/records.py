@@ -32,7 +32,7 @@ from gramloop.data.truth import (
 from gramloop.errors import GramLoopError
 from gramloop.shifts import geometry
 from gramloop.shifts.common import generator, signs
-from gramloop.shifts.recipes import corrupt, perturb
+from gramloop.shifts.recipes import PERTURBATION_RECIPES, RECIPES
 from gramloop.util.files import read_digest
 
 ImageId = int | str
@@ -81,10 +81,11 @@ class Shift:
     def pixels(self, image: Image8, record: Record) -> Image8:
         """The shifted image, before any encoding."""
         name, severity = self.condition.name, self.condition.severity
+        if self.moves:
+            return geometry.warp_image(image, self.affine(record))
         rng = generator(self.suite, name, severity, record.image_id)
-        if self.kind == "p":
-            return perturb(image, name, severity, rng, signs=signs(record.image_id, self.suite))
-        return corrupt(image, name, severity, rng, frost_textures=self.frost_textures)
+        recipe = (PERTURBATION_RECIPES if self.kind == "p" else RECIPES)[name]
+        return recipe.apply(image, name, severity, rng, self.frost_textures)
 
     def stored_pixels(self, image: Image8, record: Record) -> Image8:
         """The shifted image as it would be read from a file."""
