@@ -146,7 +146,7 @@ def test_names_that_are_no_model() -> None:
     for spec, sentence in {
         "/no/such/my_models.py:make": "does not exist",
         "no_such_package_at_all.models:make": "there is no module no_such_package_at_all",
-        "teeny": "there is no model 'teeny'; there are tiny",
+        "teeny": r"there is no model 'teeny'; did you mean tiny\? there are tiny",
     }.items():
         with pytest.raises(GramLoopError, match=sentence):
             open_model(spec)

@@ -166,12 +166,24 @@ def score_condition(plan: Plan, stored: StoredCondition) -> ConditionScores:
 
 
 def collect(store: Store[Plan], keys: Sequence[str] | None = None) -> Results:
-    """The scores of every condition whose units are all stored; the store keeps them."""
+    """The scores of every condition whose units are all stored; the store keeps them while its files are the same."""
     wanted = list(keys if keys is not None else store.plan.conditions)
     for key in tracked(wanted, "scoring", len(wanted)):
-        if key not in store.scored and (stored := read_condition(store, key)) is not None:
-            store.scored[key] = score_condition(store.plan, stored)
-    return Results(store.plan, tuple(store.scored[key] for key in wanted if key in store.scored))
+        state = _state(store, key)
+        if key not in store.scored or store.scored[key][0] != state:
+            stored = read_condition(store, key) if state else None
+            store.scored[key] = state, None if stored is None else score_condition(store.plan, stored)
+    found = (store.scored[key][1] for key in wanted)
+    return Results(store.plan, tuple(each for each in found if each is not None))
+
+
+def _state(store: Store[Plan], key: str) -> list[tuple[int, int, int]]:
+    """What changes with any file of a condition; empty unless all are there."""
+    paths = [store.path(unit) for part in store.plan.parts_of(key) for unit in part.units]
+    try:
+        return [(each.st_ino, each.st_size, each.st_mtime_ns) for each in (path.stat() for path in paths)]
+    except OSError:
+        return []
 
 
 def write_results(store: Store[Plan], results: Results) -> None:
