@@ -155,7 +155,7 @@ def test_the_summary_and_a_second_run(tmp_path, capsys):
     assert "2 conditions written" in capsys.readouterr().out
     assert main([*call, "--condition", "contrast", "--condition", "snow"]) == 0
     out = capsys.readouterr().out
-    assert "1 conditions written" in out
+    assert "1 condition written" in out
     assert "1 already there\n3 images written" in out
 
 

@@ -107,6 +107,7 @@ def test_going_on_needs_the_folder_alone(evaluated, tmp_path, capsys):
     (out / "results.csv").unlink()
     assert main(["evaluate", "--out", str(out), "--status"]) == 0
     told = capsys.readouterr().out
+    assert told.splitlines()[0] == "scenes-c, mIoU in percent"
     assert "7 of 8 units are stored, 1 are missing" in told
     assert main(["evaluate", "--out", str(out), "--workers", "1"]) == 0
     assert (out / "results.csv").read_bytes() == (evaluated / "results.csv").read_bytes()

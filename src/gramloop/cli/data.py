@@ -90,7 +90,8 @@ def _write(opened: OpenSuite, options: CorruptOptions) -> CommandResult:
         )
     seconds = time.perf_counter() - start
     finished, skipped = len(outcome.finished), len(outcome.skipped)
-    print(f"{options.target}: {finished} conditions written, {skipped} already there")
+    conditions = f"{finished} condition{'s' * (finished != 1)}"
+    print(f"{options.target}: {conditions} written, {skipped} already there")
     speed = f"{seconds:.1f} s, {outcome.made / seconds:.1f} images/s"
     print(f"{outcome.made} images written, {outcome.found} already there; {speed}")
     named = ("finished", "skipped", "failures")

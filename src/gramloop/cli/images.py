@@ -76,7 +76,8 @@ def predict_command(options: PredictOptions) -> CommandResult:
 
     failures = each_image(files, "predicting", work)
     seconds = time.perf_counter() - start
-    print(f"{len(written)} images done in {seconds:.1f} s, written to {options.out}")
+    many = f"{len(written)} image{'s' * (len(written) != 1)}"
+    print(f"{many} done in {seconds:.1f} s, written to {options.out}")
     document = {"out": options.out, "images": written, "failures": failures, "seconds": seconds}
     return 1 if failures else 0, document
 

@@ -234,11 +234,11 @@ def _work(parts: Sequence[Part]) -> None:
     if _runner is None:  # loaded here and not at the start, so that an error arrives as itself
         workload, store = pickle.loads(shared.packed)
         _runner = make_runner(workload, store, _device, shared.prepare)
-    numbers = {id(part): number for number, part in enumerate(parts)}
+    numbers = {part: number for number, part in enumerate(parts)}
     for outcome in _runner.run(_take(parts, shared), partial(_count, shared.images), shared.stop.is_set):
         # so short that the system writes it whole or not at all, even if this process is killed
         reason = outcome.reason[:1000] if isinstance(outcome, Missed) else ""
-        shared.results.send((numbers[id(outcome.part)], reason))
+        shared.results.send((numbers[outcome.part], reason))
 
 
 def _take(parts: Sequence[Part], shared: _Shared) -> Iterator[Part]:

@@ -247,7 +247,9 @@ def _cells(names: Sequence[str], scores: Mapping[str, float], gains: bool = True
 
 def print_status(results: Results, missing: Sequence[Part], damaged: Sequence[str]) -> None:
     """What is complete, and how many units are stored."""
-    print(results_table(results))
+    from rich.console import Console
+
+    Console().print(results_table(results))
     for problem in damaged:
         print(f"{problem}; the next run computes it again", file=sys.stderr)
     total, lacking = len(results.plan.units), sum(len(part.methods) for part in missing)
