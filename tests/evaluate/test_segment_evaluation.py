@@ -189,7 +189,7 @@ def test_the_page_shows_quality_in_its_parts(panoptic_run: Path, instance_run: P
     assert not drawn.remarks
     document = report_document(loaded, evidence, drawn.figures)
     captions = [
-        figure.caption for figure in drawn.figures if figure.photograph and "predictions" in figure.key
+        figure.caption for figure in drawn.figures if figure.dark is not None and "predictions" in figure.key
     ]
     assert len(captions) == 2
     assert all("white lines part one segment from the next" in caption for caption in captions)
