@@ -1,19 +1,22 @@
 """Images read ahead of the model: compared with their checksums, decoded, shifted, with their truth.
 
-A thread reads ahead of a model on the CPU, whose workers hold the cores already. For a GPU, processes do; large arrays
-come back through shared memory. Images arrive in the order in which they were asked for.
+A thread reads ahead of a model on the CPU, whose workers hold the cores already. For a GPU, processes do, each asked by
+a thread of its own; large arrays come back through shared memory. Images arrive in the order in which they were asked
+for.
 """
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,7 +25,7 @@ from numpy.typing import NDArray
 
 from gramloop.data.records import LabelledImage, Record
 from gramloop.tasks.base import AnyTask, read_labelled
-from gramloop.util.processes import process_context, process_pool, worker_died
+from gramloop.util.processes import process_context, start_worker, worker_died
 
 AHEAD = 4  # images that a thread reads ahead
 FAR_AHEAD = 128  # that processes do: enough for light shifts to make up for a heavy one
@@ -33,6 +36,11 @@ _SHARED = "/dev/shm"
 
 _T = TypeVar("_T")
 Loaded = LabelledImage | str | MemoryError  # an image, why it cannot be used, or that memory did not suffice
+_Read = Callable[[Any], LabelledImage | str | Exception]
+
+
+class _Died(Exception):  # noqa: N818 - the state of a process
+    """A process that reads images is gone."""
 
 
 @dataclass(frozen=True)
@@ -45,28 +53,41 @@ class Loader:
 
     def ahead(self, wanted: Iterable[tuple[_T, Record | LabelledImage]]) -> Generator[tuple[_T, Loaded]]:
         """Every image in turn, with what was given along with its record; records are taken as there is room."""
-        waiting, room = deque[tuple[_T, Future[Loaded]]](), 0
-        name = self.load_task().name
-        with self._pool() as pool:
+        waiting, room = deque[tuple[_T, Future[Any]]](), 0
+        with self._reader() as read, ThreadPoolExecutor(self.processes or 1, "gramloop-images") as pool:
             try:
                 for about, record in wanted:
                     room = room or self._room(record)
-                    waiting.append((about, pool.submit(_read, record, name, self.labels)))
+                    waiting.append((about, pool.submit(read, record)))
                     if len(waiting) > room:
-                        about, found = waiting.popleft()
-                        yield about, found.result()
+                        yield _received(*waiting.popleft())
                 while waiting:
-                    about, found = waiting.popleft()
-                    yield about, found.result()
-            except BrokenProcessPool as error:
-                raise worker_died("a process that reads images") from error
+                    yield _received(*waiting.popleft())
             finally:
                 pool.shutdown(cancel_futures=True)
 
-    def _pool(self) -> AbstractContextManager[Executor]:
+    @contextmanager
+    def _reader(self) -> Iterator[_Read]:
+        """What reads an image: here, or in whichever process is free."""
         if not self.processes:
-            return ThreadPoolExecutor(1, "gramloop-images")
-        return process_pool(self.processes, process_context(__name__), _start_reading, self.load_task)
+            yield partial(_read, self.load_task().name, self.labels)
+            return
+        context, free = process_context(__name__), SimpleQueue[Connection]()
+        running = []
+        try:
+            for _ in range(self.processes):
+                ours, theirs = context.Pipe()
+                free.put(ours)
+                # only the process itself holds its end, so that the pipe ends with it
+                with theirs:
+                    running.append(context.Process(target=_serve, args=(theirs, self), daemon=True))
+                    running[-1].start()
+            yield partial(_ask, free)
+        finally:
+            while not free.empty():
+                free.get().close()  # which ends the process
+            for process in running:
+                process.join()
 
     def _room(self, record: Record | LabelledImage) -> int:
         """How many images may wait, if all are as large as this one."""
@@ -79,20 +100,48 @@ class Loader:
         return max(2 * self.processes, min(FAR_AHEAD, BYTES // each))
 
 
-def _read(record: Record | LabelledImage, task: str, labels: bool) -> Loaded:
+def _read(task: str, labels: bool, record: Record | LabelledImage) -> LabelledImage | str | Exception:
     try:
         return read_labelled(record, task, labels)
-    except MemoryError as error:
+    except Exception as error:  # raised where it is received
         return error
 
 
-def _start_reading(load_task: Callable[[], AnyTask]) -> None:
-    """What a process does first; large arrays go through shared memory if it has room."""
+def _received(about: _T, future: Future[Any]) -> tuple[_T, Loaded]:
+    try:
+        found = future.result()
+    except _Died as error:
+        raise worker_died("a process that reads images") from error
+    if isinstance(found, Exception) and not isinstance(found, MemoryError):
+        raise found
+    return about, found
+
+
+def _ask(free: SimpleQueue[Connection], record: Record | LabelledImage) -> Any:
+    """Have a process read an image."""
+    connection = free.get()
+    try:
+        connection.send(record)
+        return connection.recv()
+    except (EOFError, OSError) as error:
+        raise _Died from error
+    finally:
+        free.put(connection)
+
+
+def _serve(connection: Connection, loader: Loader) -> None:
+    """What a process does: read the images that it is asked for; large arrays go through shared memory if it has room."""
+    start_worker()
     if hasattr(os, "nice"):  # not on Windows
         os.nice(_NICE)
     if _shared_bytes() > 4 * BYTES:
         ForkingPickler.register(np.ndarray, _reduced)
-    load_task()
+    name = loader.load_task().name
+    while True:
+        try:
+            connection.send(_read(name, loader.labels, connection.recv()))
+        except EOFError:
+            return
 
 
 def _shared_bytes() -> int:
