@@ -40,7 +40,7 @@ from gramloop.tasks.predictor import AnyPredictor
 from gramloop.util.plotting import CaptionedFigure
 from gramloop.util.table import Table
 
-HOST = "127.0.0.1"  # nobody else reaches it: visitors may open any folder and run any amount of work
+HOST = "127.0.0.1"  # this machine alone: a visitor may open any folder and run any amount of work
 _FIRST_SHIFT, _FIRST_SEVERITY = "c:impulse_noise", 3  # visible on any image
 _TASKS = "semantic", "detection", "depth"  # of the embedded model
 _SCENES = (10, 7, 4, 21, 1, 12, 26, 17)  # of the split "val"
